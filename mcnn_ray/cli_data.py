@@ -1,0 +1,135 @@
+"""`mcnn data`: demonstrations into Minari, and what is in them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich import box
+from rich.table import Table
+
+from mcnn_ray.terminal import StageProgress, output_console
+
+__all__ = ["data_app"]
+
+data_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Demonstrations: record, import, look at.")
+
+TaskName = Annotated[str, typer.Argument(help="Catalogue name (mcnn tasks), or ENVIRONMENT@DATASET.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a dataset of that id.")]
+
+
+@data_app.command()
+def collect(
+    task: TaskName,
+    episodes: Annotated[int, typer.Option("--episodes", help="How many.")] = 25,
+    expert: Annotated[str | None, typer.Option("--expert", help="Packaged expert [default: the task's].")] = None,
+    noise: Annotated[bool, typer.Option("--noise/--no-noise", help="Act with the expert's noise, as in D4RL.")] = True,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the first episode.")] = 0,
+    dataset: Annotated[str | None, typer.Option("--dataset", help="Minari id to write [default: the task's].")] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Record an expert into a Minari dataset.
+
+    Example: mcnn data collect door-expert-v1 --episodes 25
+    """
+    from mcnn_ray.data.collect import collect_episodes
+    from mcnn_ray.data.minari_store import check_free, write_minari
+    from mcnn_ray.tasks.catalogue import find_task
+    from mcnn_ray.tasks.environments import make_environment
+
+    found = find_task(task)
+    target = dataset or found.datasets[-1]
+    check_free(target, overwrite)
+    with StageProgress() as progress:
+        recorded = collect_episodes(
+            found,
+            episodes,
+            expert=expert,
+            noise=noise,
+            seed=seed,
+            progress=lambda done: progress("recording, episodes", done, episodes),
+        )
+    description = (
+        f"{recorded.source}, {'with' if noise else 'without'} noise, recorded by mcnn-ray; {found.reward} reward"
+    )
+    write_minari(recorded, target, make_environment(found), description=description, overwrite=overwrite)
+    _show(target, as_json=False)
+
+
+@data_app.command(name="import")
+def import_file(
+    file: Annotated[Path, typer.Argument(help="D4RL HDF5 (.hdf5, .h5) or .npz with observations, actions, rewards.")],
+    dataset: Annotated[str, typer.Argument(help="Minari id to write, e.g. mcnn/door/human-v0.")],
+    task: Annotated[str, typer.Option("--task", help="Task whose environment the demonstrations belong to.")],
+    horizon: Annotated[
+        int | None, typer.Option("--horizon", min=1, help="Cut there where the file tells no ends.")
+    ] = None,
+    clip_actions: Annotated[bool, typer.Option("--clip-actions", help="Clip actions to the bounds.")] = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Import a demonstration file into a Minari dataset.
+
+    Example: mcnn data import door_human.npz mcnn/door/human-v0 --task door-human-v1 --clip-actions
+    """
+    from mcnn_ray.data.minari_store import check_free, write_minari
+    from mcnn_ray.data.readers import read_file
+    from mcnn_ray.tasks.catalogue import find_task
+    from mcnn_ray.tasks.environments import make_environment
+
+    found = find_task(task)
+    check_free(dataset, overwrite)
+    env = make_environment(found)
+    space = env.action_space
+    recorded = read_file(file, horizon).check_actions(space.low, space.high, clip=clip_actions)  # type: ignore[attr-defined]
+    write_minari(recorded, dataset, env, description=f"imported from {file.name} by mcnn-ray", overwrite=overwrite)
+    _show(dataset, as_json=False)
+
+
+@data_app.command()
+def info(
+    name: Annotated[str, typer.Argument(help="Minari id, or a task's name.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of a table.")] = False,
+) -> None:
+    """Show what is in a dataset: episodes, lengths, returns, ranges.
+
+    Example: mcnn data info mcnn/door/expert-v0
+    """
+    _show(name, as_json)
+
+
+def _show(name: str, as_json: bool) -> None:
+    from mcnn_ray.data.minari_store import read_minari, task_demonstrations
+    from mcnn_ray.tasks.catalogue import CATALOGUE
+
+    data = task_demonstrations(CATALOGUE[name]) if name in CATALOGUE else read_minari(name)
+    constant = np.flatnonzero(data.observations_ND.max(0) == data.observations_ND.min(0))
+    facts = {
+        "dataset": data.source,
+        "episodes": data.episodes,
+        "steps": data.steps,
+        "episode_length_min": int(data.lengths.min()),
+        "episode_length_max": int(data.lengths.max()),
+        "return_mean": float(data.returns.mean()),
+        "return_min": float(data.returns.min()),
+        "return_max": float(data.returns.max()),
+        "observation_numbers": data.observations_ND.shape[1],
+        "action_numbers": data.actions_NA.shape[1],
+        "action_min": float(data.actions_NA.min()),
+        "action_max": float(data.actions_NA.max()),
+        "constant_columns": constant.tolist(),
+        "sha256": data.sha256,
+        "provenance": data.provenance,
+    }
+    if as_json:
+        sys.stdout.write(json.dumps(facts) + "\n")
+        return
+    table = Table(box=box.SIMPLE_HEAD, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for key, value in facts.items():
+        table.add_row(key.replace("_", " "), f"{value:,.2f}" if isinstance(value, float) else str(value))
+    output_console.print(table)

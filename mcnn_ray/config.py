@@ -1,0 +1,175 @@
+"""The configuration of a sweep, from a YAML file, flags or Python, checked where it enters."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from mcnn_ray.artifacts import content_hash
+from mcnn_ray.core.codebook import CODEBOOK_METHODS
+from mcnn_ray.errors import ConfigError, did_you_mean
+from mcnn_ray.member import Member, make_member
+from mcnn_ray.tasks.catalogue import Task, find_task
+
+__all__ = ["SweepConfig", "read_sweep_file"]
+
+
+def _as_list(value: Any) -> Any:
+    return value if isinstance(value, (list, tuple)) else [value]
+
+
+Floats = Annotated[tuple[float, ...], BeforeValidator(_as_list), Field(min_length=1)]
+Ints = Annotated[tuple[int, ...], BeforeValidator(_as_list), Field(min_length=1)]
+Strings = Annotated[tuple[str, ...], BeforeValidator(_as_list), Field(min_length=1)]
+
+
+class SweepConfig(BaseModel):
+    """All members of one study: every combination of the lists, for each method the ones it uses.
+
+    Attributes:
+        task: catalogue name, or `ENVIRONMENT@DATASET`.
+        dataset: Minari id to take instead of the task's own.
+        demonstrations: how many episodes to learn from, drawn at random with seed 0; None takes all.
+        method: rows of the table.
+        lambda_: rates at which memories lose weight with distance (key `lambda`).
+        L: bounds of the network's part.
+        memory_fraction: codebook sizes over dataset size.
+        memories: ways of picking memories.
+        memory_seed: seed of the codebooks.
+        seed: training seeds.
+        steps: gradient steps of each member.
+        learning_rate: Adam's.
+        batch_size: transitions a step.
+        hidden: widths of the hidden layers.
+        episodes: rollouts of each member.
+        clip_actions: clip demonstrated actions to the environment's bounds instead of refusing them.
+        constant_columns: refuse, or ignore, observation columns that never change.
+        min_episodes: refuse datasets with fewer episodes.
+        name: of the sweep and its folder; by default the task and a hash of the configuration.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    task: str
+    dataset: str | None = None
+    demonstrations: int | None = None
+    method: Strings = ("mcnn+mlp", "bc", "1nn")
+    lambda_: Floats = Field(default=(0.1,), alias="lambda")
+    L: Floats = (1.0,)
+    memory_fraction: Floats = (0.1,)
+    memories: Strings = ("neural-gas",)
+    memory_seed: int = 0
+    seed: Ints = (0,)
+    steps: int = 20_000
+    learning_rate: float = 3e-4
+    batch_size: int = 256
+    hidden: Ints = (256, 256)
+    episodes: int = Field(default=20, ge=1)
+    clip_actions: bool = False
+    constant_columns: Literal["refuse", "ignore"] = "refuse"
+    min_episodes: int = Field(default=2, ge=1)
+    name: str | None = None
+
+    @classmethod
+    def parse(cls, values: dict[str, Any], source: str) -> SweepConfig:
+        """Check a mapping of keys to values.
+
+        Args:
+            values: as read from a file or from flags.
+            source: named in messages, e.g. the file.
+
+        Raises:
+            ConfigError: an unknown key (the nearest is named), a value of the wrong kind or out of range.
+        """
+        try:
+            config = cls(**values)
+        except ValidationError as error:
+            raise ConfigError(f"{source}: {_first_fault(error)}") from error
+        for way in config.memories:
+            if way not in CODEBOOK_METHODS:
+                raise ConfigError(
+                    f"{source}: unknown way to pick memories '{way}'; {did_you_mean(way, CODEBOOK_METHODS)}"
+                )
+        if config.name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", config.name):
+            raise ConfigError(
+                f"{source}: name '{config.name}' cannot name a folder; use letters, digits, dots, dashes, underscores"
+            )
+        config.find_task()
+        config.members()
+        return config
+
+    def find_task(self) -> Task:
+        """Return the task, with the dataset asked for."""
+        return find_task(self.task).with_dataset(self.dataset)
+
+    def members(self) -> list[Member]:
+        """Return every distinct member, in the order of methods and then of the lists.
+
+        Raises:
+            ConfigError: a value cannot be used.
+        """
+        grid = itertools.product(self.method, self.memories, self.memory_fraction, self.L, self.lambda_, self.seed)
+        members = [
+            make_member(
+                method=method,
+                seed=seed,
+                steps=self.steps,
+                lambda_=lambda_,
+                L=L,
+                memory_fraction=fraction,
+                memories=memories,
+                memory_seed=self.memory_seed,
+                learning_rate=self.learning_rate,
+                batch_size=self.batch_size,
+                hidden=self.hidden,
+            )
+            for method, memories, fraction, L, lambda_, seed in grid
+        ]
+        return list(dict.fromkeys(members))
+
+    @property
+    def sweep_name(self) -> str:
+        """The given name, or one made of the task and a hash of what is asked for."""
+        if self.name is not None:
+            return self.name
+        digest = content_hash(self.model_dump(mode="json"))[:8]
+        return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', self.task)}-{digest}"
+
+
+def _first_fault(error: ValidationError) -> str:
+    fault = error.errors()[0]
+    key = str(fault["loc"][0]) if fault["loc"] else ""
+    keys = [field.alias or name for name, field in SweepConfig.model_fields.items()]
+    if fault["type"] == "extra_forbidden":
+        return f"unknown key '{key}'; {did_you_mean(key, keys)}"
+    if fault["type"] == "missing":
+        return f"the key '{key}' is missing"
+    return f"{key} is {fault['input']!r}: {fault['msg'][0].lower()}{fault['msg'][1:]}"
+
+
+def read_sweep_file(path: Path) -> dict[str, Any]:
+    """Read a sweep's YAML file.
+
+    Args:
+        path: the file; its keys are those of `SweepConfig`.
+
+    Returns:
+        Keys and values, not yet checked.
+
+    Raises:
+        ConfigError: missing, not YAML, or not a mapping.
+    """
+    try:
+        values = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise ConfigError(f"{path} holds no keys and values; a sweep file starts like: task: door-human-v1")
+    return values

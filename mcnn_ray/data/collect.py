@@ -1,0 +1,94 @@
+"""Recording an expert's episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from mcnn_ray.data.demonstrations import Demonstrations
+from mcnn_ray.data.experts import Expert
+from mcnn_ray.errors import ConfigError
+from mcnn_ray.tasks.catalogue import Task
+from mcnn_ray.tasks.environments import environment_id, make_environment, simulator_versions
+
+__all__ = ["collect_episodes"]
+
+
+def collect_episodes(
+    task: Task,
+    episodes: int,
+    *,
+    expert: str | None = None,
+    noise: bool = True,
+    seed: int = 0,
+    progress: Callable[[int], None] | None = None,
+) -> Demonstrations:
+    """Roll out a packaged expert and record what it sees and does.
+
+    Args:
+        task: whose environment is used.
+        episodes: how many, at least 1; all are kept, failures too, as in D4RL.
+        expert: name of the expert; None takes the task's own.
+        noise: act with the expert's noise, as D4RL's expert data was recorded.
+        seed: episode k is reset with seed + k.
+        progress: called with the episodes done.
+
+    Returns:
+        The recorded episodes.
+
+    Raises:
+        ConfigError: no such expert, none for this task, or fewer than one episode.
+    """
+    if episodes < 1:
+        raise ConfigError(f"{episodes} episodes asked for; record at least 1")
+    name = expert or task.expert
+    if name is None:
+        raise ConfigError(
+            f"no expert is known for {task.id}; name one with --expert, or import recorded demonstrations"
+        )
+    policy = Expert.load(name)
+    env = make_environment(task)
+    if env.observation_space.shape != (policy.obs_dim,):
+        raise ConfigError(
+            f"the {name} expert takes {policy.obs_dim} observation numbers, {task.id} gives "
+            f"{env.observation_space.shape}; use the expert '{task.expert}'"
+        )
+    observations: list[npt.NDArray[np.float32]] = []
+    actions: list[npt.NDArray[np.float32]] = []
+    finals: list[npt.NDArray[np.float32]] = []
+    rewards: list[float] = []
+    lengths: list[int] = []
+    for k in range(episodes):
+        rng = np.random.default_rng([seed, k]) if noise else None
+        obs, _ = env.reset(seed=seed + k)
+        done, start = False, len(actions)
+        while not done:
+            action = policy.act(obs, rng)
+            observations.append(np.asarray(obs, dtype=np.float32))
+            actions.append(action)
+            obs, reward, terminated, truncated, _ = env.step(action)
+            rewards.append(float(reward))
+            done = terminated or truncated
+        finals.append(np.asarray(obs, dtype=np.float32))
+        lengths.append(len(actions) - start)
+        if progress is not None:
+            progress(k + 1)
+    env.close()
+    return Demonstrations(
+        observations_ND=np.stack(observations),
+        actions_NA=np.stack(actions).astype(np.float32),
+        rewards_N=np.asarray(rewards, dtype=np.float32),
+        offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        final_observations_ED=np.stack(finals),
+        source=f"{name} expert on {task.id}",
+        provenance={
+            "expert": name,
+            "noise": noise,
+            "seed": seed,
+            "environment": environment_id(task),
+            "reward": task.reward,
+            "versions": simulator_versions(),
+        },
+    )

@@ -1,0 +1,244 @@
+"""Demonstrations in Minari's local store (`~/.minari/datasets`, or MINARI_DATASETS_PATH)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import minari
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+from minari.data_collector import EpisodeBuffer
+from minari.dataset.minari_dataset import parse_dataset_id
+from minari.namespace import create_namespace, list_local_namespaces
+from minari.storage import get_dataset_path
+
+from mcnn_ray.artifacts import replace_directory
+from mcnn_ray.data.demonstrations import Demonstrations
+from mcnn_ray.errors import ConfigError, DatasetError
+from mcnn_ray.tasks.catalogue import Task
+
+__all__ = ["check_free", "dataset_exists", "read_minari", "task_demonstrations", "write_minari"]
+
+_PROVENANCE_KEY = "mcnn_provenance"
+
+
+def dataset_exists(dataset_id: str) -> bool:
+    """Tell whether the local store has a dataset under this id."""
+    return bool((get_dataset_path(dataset_id) / "data").is_dir())
+
+
+def task_demonstrations(task: Task) -> Demonstrations:
+    """Read a task's demonstrations from the first of its datasets that is here.
+
+    Raises:
+        DatasetError: none is here (the message says how to get one), or the one found cannot be used.
+    """
+    for dataset_id in task.datasets:
+        if dataset_exists(dataset_id):
+            return read_minari(dataset_id)
+    raise DatasetError(f"no demonstrations for {task.id} on this machine; {_how_to_get(task)}")
+
+
+def _how_to_get(task: Task) -> str:
+    first = task.datasets[0]
+    ways = [f"download: minari download {first}"] if first.startswith("D4RL/") else []
+    if task.expert is not None and "-expert-" in task.id:
+        ways.append(f"record: mcnn data collect {task.id} --episodes 25")
+    ways.append(f"import a file: mcnn data import FILE {task.datasets[-1]} --task {task.id}")
+    return "; or ".join(ways)
+
+
+def read_minari(dataset_id: str) -> Demonstrations:
+    """Read a Minari dataset into memory.
+
+    Args:
+        dataset_id: e.g. `D4RL/door/human-v2`. Nested observation spaces are flattened as Gymnasium flattens them.
+
+    Raises:
+        DatasetError: not here, damaged, or without Box actions.
+    """
+    if not dataset_exists(dataset_id):
+        raise DatasetError(
+            f"Minari dataset '{dataset_id}' is not on this machine; get it with: minari download {dataset_id}"
+        )
+    try:
+        dataset = minari.load_dataset(dataset_id)
+        observation_space, action_space = dataset.observation_space, dataset.action_space
+        episodes = list(dataset.iterate_episodes())
+        provenance = dict(dataset.storage.metadata.get(_PROVENANCE_KEY, {}))
+    except (OSError, KeyError, ValueError, AssertionError, EOFError) as error:
+        raise DatasetError(
+            f"Minari dataset '{dataset_id}' in {get_dataset_path(dataset_id)} is damaged ({error}); "
+            "delete that folder and get it again"
+        ) from error
+    if not isinstance(action_space, spaces.Box):
+        raise DatasetError(f"Minari dataset '{dataset_id}' has actions of {action_space}; a Box is needed")
+    episodes = [episode for episode in episodes if len(episode.actions) > 0]
+    if not episodes:
+        raise DatasetError(
+            f"Minari dataset '{dataset_id}' is empty: no episode with a step; record some: mcnn data collect"
+        )
+    lengths = [len(episode.actions) for episode in episodes]
+    observations = [_flatten(observation_space, episode.observations, dataset_id) for episode in episodes]
+    return Demonstrations(
+        observations_ND=np.concatenate([obs[:n] for obs, n in zip(observations, lengths, strict=True)]),
+        actions_NA=np.concatenate(
+            [np.asarray(e.actions, dtype=np.float32).reshape(len(e.actions), -1) for e in episodes]
+        ),
+        rewards_N=np.concatenate([np.asarray(e.rewards, dtype=np.float32) for e in episodes]),
+        offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        final_observations_ED=np.stack([obs[-1] for obs in observations]),
+        source=dataset_id,
+        provenance=provenance,
+    )
+
+
+def _flatten(space: gym.Space[Any], value: Any, dataset_id: str) -> npt.NDArray[np.float32]:
+    """Flatten (T, ...) observations of a space to (T, D) float32, in Gymnasium's order of keys."""
+    if isinstance(space, spaces.Box):
+        array = np.asarray(value, dtype=np.float32)
+        return array.reshape(len(array), -1)
+    if isinstance(space, spaces.Dict):
+        return np.concatenate([_flatten(part, value[key], dataset_id) for key, part in space.spaces.items()], axis=1)
+    if isinstance(space, spaces.Tuple):
+        return np.concatenate(
+            [_flatten(part, item, dataset_id) for part, item in zip(space.spaces, value, strict=True)], axis=1
+        )
+    raise DatasetError(
+        f"Minari dataset '{dataset_id}' has observations of {space}; Boxes, or Dicts and Tuples of them, work"
+    )
+
+
+def write_minari(
+    demonstrations: Demonstrations,
+    dataset_id: str,
+    env: gym.Env[Any, Any],
+    *,
+    description: str,
+    overwrite: bool = False,
+) -> None:
+    """Write demonstrations as a Minari dataset that appears whole or not at all.
+
+    Args:
+        demonstrations: what to write.
+        dataset_id: e.g. `mcnn/door/expert-v0`.
+        env: the environment they belong to: its spaces and specification are stored.
+        description: a sentence for the dataset's card.
+        overwrite: replace a dataset of that id.
+
+    Raises:
+        ConfigError: the id is not a Minari id, or is taken and overwrite is false.
+        DatasetError: the demonstrations do not fit the environment.
+    """
+    check_free(dataset_id, overwrite)
+    target = get_dataset_path(dataset_id)
+    width = int(np.prod(env.observation_space.shape or (0,)))
+    if demonstrations.observations_ND.shape[1] != width:
+        raise DatasetError(
+            f"{demonstrations.source} has {demonstrations.observations_ND.shape[1]} observation numbers, the "
+            f"environment {width}; it was recorded for another task"
+        )
+    with _temporary_store(target) as store:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Minari asks for author and e-mail, which we do not know
+            dataset = minari.create_dataset_from_buffers(
+                dataset_id,
+                _episode_buffers(demonstrations),
+                env=_plain_spec(env),
+                observation_space=spaces.Box(-np.inf, np.inf, (width,), np.float32),
+                action_space=env.action_space,
+                description=description,
+                algorithm_name=str(demonstrations.provenance.get("expert", "recorded")),
+            )
+            provenance = {**demonstrations.provenance, "source": demonstrations.source, "sha256": demonstrations.sha256}
+            dataset.storage.update_metadata({_PROVENANCE_KEY: provenance})
+        target.parent.mkdir(parents=True, exist_ok=True)
+        replace_directory(store / dataset_id, target)
+    _register_namespace(dataset_id)
+
+
+def check_free(dataset_id: str, overwrite: bool) -> None:
+    """Check that a dataset can be written under an id, before work goes into making it.
+
+    Args:
+        dataset_id: must be one that Minari takes and stay inside Minari's store.
+        overwrite: whether a dataset of that id may be replaced.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    try:
+        parse_dataset_id(dataset_id)
+    except ValueError as error:
+        raise ConfigError(f"'{dataset_id}' is not a Minari dataset id; write it as me/door/expert-v0") from error
+    if any(part in ("", ".", "..") for part in dataset_id.split("/")):
+        raise ConfigError(f"'{dataset_id}' would leave Minari's store; write a dataset id as me/door/expert-v0")
+    target = get_dataset_path(dataset_id)
+    if target.exists() and not overwrite:
+        raise ConfigError(f"Minari dataset '{dataset_id}' exists already in {target}; name another or pass --overwrite")
+
+
+def _episode_buffers(demonstrations: Demonstrations) -> list[EpisodeBuffer]:
+    buffers = []
+    for e, (start, stop) in enumerate(zip(demonstrations.offsets[:-1], demonstrations.offsets[1:], strict=True)):
+        obs = demonstrations.observations_ND[start:stop]
+        finals = demonstrations.final_observations_ED
+        # Minari stores one observation more than actions; where the source has none, the last is repeated.
+        last = obs[-1:] if finals is None else finals[e : e + 1]
+        ends = np.zeros(stop - start, dtype=bool)
+        ends[-1] = True
+        buffers.append(
+            EpisodeBuffer(
+                id=e,
+                observations=np.concatenate([obs, last]),
+                actions=demonstrations.actions_NA[start:stop],
+                rewards=demonstrations.rewards_N[start:stop],
+                terminations=np.zeros(stop - start, dtype=bool),
+                truncations=ends,
+                infos={},
+            )
+        )
+    return buffers
+
+
+def _plain_spec(env: gym.Env[Any, Any]) -> Any:
+    """Return the environment's own specification, which Minari can rebuild without this package."""
+    spec = env.unwrapped.spec
+    if spec is None:
+        return None
+    limit = env.spec.max_episode_steps if env.spec is not None else None
+    return replace(spec, additional_wrappers=(), max_episode_steps=limit)
+
+
+@contextmanager
+def _temporary_store(target: Path) -> Iterator[Path]:
+    """Point Minari at an empty store beside its own, on the same file system."""
+    root = get_dataset_path()
+    store = root / f".mcnn-{uuid.uuid4().hex[:8]}"
+    store.mkdir()
+    before = os.environ.get("MINARI_DATASETS_PATH")
+    os.environ["MINARI_DATASETS_PATH"] = str(store)
+    try:
+        yield store
+    finally:
+        if before is None:
+            del os.environ["MINARI_DATASETS_PATH"]
+        else:
+            os.environ["MINARI_DATASETS_PATH"] = before
+        shutil.rmtree(store, ignore_errors=True)
+
+
+def _register_namespace(dataset_id: str) -> None:
+    namespace = parse_dataset_id(dataset_id)[0]
+    if namespace is not None and namespace not in list_local_namespaces():
+        create_namespace(namespace)

@@ -1,0 +1,124 @@
+"""What works on this machine, what does not, and the one command that mends it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcnn_ray.errors import McnnError
+
+__all__ = ["Finding", "examine"]
+
+_PACKAGES = ("torch", "numpy", "ray", "mlflow", "gymnasium", "gymnasium-robotics", "mujoco", "minari")
+_LOW_DISK_GIB = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        what: its name.
+        works: whether it can be used.
+        detail: what was found.
+        mend: the command or step that helps, empty when nothing needs mending.
+    """
+
+    what: str
+    works: bool
+    detail: str
+    mend: str = ""
+
+
+def examine(storage: Path) -> list[Finding]:
+    """Look at Python, packages, devices, simulators, demonstrations and storage.
+
+    Args:
+        storage: folder for results.
+    """
+    return [_python(), *_packages(), _devices(), *_simulators(), *_demonstrations(), _disk(storage), _tracking(storage)]
+
+
+def _python() -> Finding:
+    works = (3, 11) <= sys.version_info[:2] <= (3, 12)
+    return Finding(
+        what="Python",
+        works=works,
+        detail=platform.python_version(),
+        mend="" if works else "install Python 3.11 or 3.12 and run: make setup PYTHON=python3.11",
+    )
+
+
+def _packages() -> list[Finding]:
+    findings = []
+    for name in _PACKAGES:
+        try:
+            findings.append(Finding(what=name, works=True, detail=importlib.metadata.version(name)))
+        except importlib.metadata.PackageNotFoundError:
+            findings.append(Finding(what=name, works=False, detail="not installed", mend="make setup"))
+    return findings
+
+
+def _devices() -> Finding:
+    import torch
+
+    cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else "no CUDA device"
+    return Finding(what="devices", works=True, detail=f"{os.cpu_count()} CPUs, {cuda}")
+
+
+def _simulators() -> list[Finding]:
+    from mcnn_ray.tasks.catalogue import ADROIT_NAMES, CATALOGUE
+    from mcnn_ray.tasks.environments import environment_id, make_environment
+
+    def check(name: str) -> str:
+        task = CATALOGUE[f"{name}-expert-v1"]
+        env = make_environment(task)
+        env.reset(seed=0)
+        env.step(env.action_space.sample())
+        env.close()
+        mended = getattr(env, "correction", 0.0)
+        return environment_id(task) + (", sign of its reward corrected to D4RL's" if mended else "")
+
+    return [_tried(name, check, "make setup") for name in ADROIT_NAMES]
+
+
+def _tried(name: str, check: Callable[[str], str], mend: str) -> Finding:
+    try:
+        return Finding(what=f"simulator {name}", works=True, detail=check(name))
+    except McnnError as error:
+        return Finding(what=f"simulator {name}", works=False, detail=str(error), mend=mend)
+
+
+def _demonstrations() -> list[Finding]:
+    from mcnn_ray.data.minari_store import dataset_exists
+    from mcnn_ray.tasks.catalogue import CATALOGUE
+
+    here = [task.id for task in CATALOGUE.values() if any(map(dataset_exists, task.datasets))]
+    detail = f"{len(here)} of {len(CATALOGUE)} tasks have some here" + (f": {', '.join(here)}" if here else "")
+    mend = "" if here else "mcnn data collect door-expert-v1 --episodes 25"
+    return [Finding(what="demonstrations", works=bool(here), detail=detail, mend=mend)]
+
+
+def _disk(storage: Path) -> Finding:
+    folder = next(path for path in [storage.resolve(), *storage.resolve().parents] if path.exists())
+    free_gib = shutil.disk_usage(folder).free / 2**30
+    works = free_gib >= _LOW_DISK_GIB and os.access(folder, os.W_OK)
+    detail = f"{storage}: {free_gib:.1f} GiB free" + ("" if os.access(folder, os.W_OK) else ", not writable")
+    return Finding(
+        what="storage", works=works, detail=detail, mend="" if works else "choose another folder: --storage DIR"
+    )
+
+
+def _tracking(storage: Path) -> Finding:
+    from mcnn_ray.tracking import tracking_uri
+
+    # A server's address may carry a password.
+    address = re.sub(r"//[^/@]*@", "//", tracking_uri(storage))
+    return Finding(what="MLflow server", works=True, detail=f"results go to {address}")

@@ -1,0 +1,152 @@
+"""One member: a method with its hyperparameters and a seed, as trained once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mcnn_ray.artifacts import content_hash
+from mcnn_ray.errors import ConfigError, did_you_mean
+
+__all__ = ["METHODS", "Member", "make_member"]
+
+METHODS = ("bc", "mcnn+mlp", "1nn")
+_WITH_MEMORIES = ("mcnn+mlp",)
+_TRAINED = ("bc", "mcnn+mlp")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One (method, hyperparameters, seed).
+
+    What a method does not use is None (or 0), so that equal trainings have equal members.
+
+    Attributes:
+        method: one of `METHODS`.
+        seed: of initialisation and batches; 0 for methods without chance.
+        steps: gradient steps; 0 for methods that are not trained.
+        lambda_: rate at which memories lose weight with distance, at least 0, per standardised unit.
+        L: bound of the network's part in units of the action bounds, above 0.
+        memory_fraction: memories over demonstration steps, in (0, 1].
+        memories: how memories are picked, `neural-gas` or `random`.
+        memory_seed: seed of the codebook; the codebook is shared by all members that agree on these four.
+        learning_rate: Adam's, above 0.
+        batch_size: transitions a step, at least 1.
+        hidden: widths of the hidden layers.
+    """
+
+    method: str
+    seed: int = 0
+    steps: int = 0
+    lambda_: float | None = None
+    L: float | None = None
+    memory_fraction: float | None = None
+    memories: str | None = None
+    memory_seed: int | None = None
+    learning_rate: float | None = None
+    batch_size: int | None = None
+    hidden: tuple[int, ...] = ()
+
+    @property
+    def trained(self) -> bool:
+        """Whether the method has a network to train."""
+        return self.method in _TRAINED
+
+    @property
+    def codebook_key(self) -> tuple[str, float, int] | None:
+        """(way of picking, fraction, seed) of its codebook, or None when it uses none."""
+        if self.memories is None or self.memory_fraction is None or self.memory_seed is None:
+            return None
+        return (self.memories, self.memory_fraction, self.memory_seed)
+
+    @property
+    def label(self) -> str:
+        """Short name for tables, e.g. `mcnn+mlp lambda=1 memories=10% seed=0`."""
+        parts = [self.method]
+        if self.lambda_ is not None and self.memory_fraction is not None:
+            parts += [f"lambda={self.lambda_:g}", f"memories={100 * self.memory_fraction:g}%"]
+        return " ".join([*parts, f"seed={self.seed}"])
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the fields as JSON values, without those that the method does not use."""
+        return {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in asdict(self).items()
+            if value is not None and value != ()
+        }
+
+    @classmethod
+    def from_parameters(cls, parameters: dict[str, Any]) -> Member:
+        """Build a member from what `parameters` gave.
+
+        Raises:
+            TypeError: a key is unknown or the method is missing.
+        """
+        values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in parameters.items()}
+        return cls(**values)
+
+    def identity(self, task_id: str, dataset_sha256: str) -> str:
+        """Return 12 hex digits that name this training: equal members on equal data have the same."""
+        return content_hash({"member": self.parameters(), "task": task_id, "dataset": dataset_sha256})[:12]
+
+
+def make_member(
+    *,
+    method: str,
+    seed: int = 0,
+    steps: int,
+    lambda_: float = 0.1,
+    L: float = 1.0,
+    memory_fraction: float = 0.1,
+    memories: str = "neural-gas",
+    memory_seed: int = 0,
+    learning_rate: float = 3e-4,
+    batch_size: int = 256,
+    hidden: tuple[int, ...] = (256, 256),
+) -> Member:
+    """Return a member, checked, with what its method does not use left out.
+
+    The defaults are the paper's (appendix, "Detailed Experimental Setup").
+
+    Raises:
+        ConfigError: a value cannot be used.
+    """
+    if method not in METHODS:
+        raise ConfigError(f"unknown method '{method}'; {did_you_mean(method, METHODS)}")
+    if method not in _TRAINED:
+        return Member(method=method)
+    _require(steps >= 1, "steps", steps, "at least 1")
+    _require(batch_size >= 1, "batch_size", batch_size, "at least 1")
+    _require(
+        math.isfinite(learning_rate) and learning_rate > 0, "learning_rate", learning_rate, "a finite number above 0"
+    )
+    _require(len(hidden) >= 1 and min(hidden) >= 1, "hidden", list(hidden), "one or more widths of at least 1")
+    _require(seed >= 0, "seed", seed, "at least 0")
+    trained: dict[str, Any] = {
+        "method": method,
+        "seed": seed,
+        "steps": steps,
+        "learning_rate": learning_rate,
+        "batch_size": batch_size,
+        "hidden": hidden,
+    }
+    if method not in _WITH_MEMORIES:
+        return Member(**trained)
+    _require(math.isfinite(lambda_) and lambda_ >= 0, "lambda", lambda_, "a finite number of at least 0")
+    _require(math.isfinite(L) and L > 0, "L", L, "a finite number above 0")
+    _require(0 < memory_fraction <= 1, "memory_fraction", memory_fraction, "above 0 and at most 1, e.g. 0.1")
+    _require(memory_seed >= 0, "memory_seed", memory_seed, "at least 0")
+    return Member(
+        **trained,
+        lambda_=lambda_,
+        L=L,
+        memory_fraction=memory_fraction,
+        memories=memories,
+        memory_seed=memory_seed,
+    )
+
+
+def _require(holds: bool, key: str, value: object, expected: str) -> None:
+    if not holds:
+        raise ConfigError(f"{key} is {value}; it must be {expected}")

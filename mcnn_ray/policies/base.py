@@ -1,0 +1,133 @@
+"""The contract of a policy, and its directory.
+
+Shapes: B observations, D observation numbers, A action numbers, M memories.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import save_file
+
+from mcnn_ray.artifacts import write_directory, write_json
+from mcnn_ray.core.normalise import ActionScale, Standardiser
+from mcnn_ray.errors import DatasetError
+
+__all__ = ["FORMAT", "Explanation", "Policy", "save_policy"]
+
+FORMAT = 1  # of policy directories
+
+Float32Array = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Which memories drove a batch of actions.
+
+    Attributes:
+        row_B: (B,) int64, row of the demonstrations that the memory is.
+        distance_B: (B,) float32, to that memory, standardised units.
+        weight_B: (B,) float32, the memory's share of the action, in [0, 1].
+    """
+
+    row_B: npt.NDArray[np.int64]
+    distance_B: Float32Array
+    weight_B: Float32Array
+
+
+class Policy(ABC):
+    """A policy acts on raw observations and gives raw actions.
+
+    Attributes:
+        kind: name of the family in `policy.json`.
+        card: where the policy comes from (task, dataset, member, versions): JSON values.
+        standardiser: of observations.
+        action_scale: between raw actions and [-1, 1].
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(self, card: dict[str, Any], standardiser: Standardiser, action_scale: ActionScale) -> None:
+        self.card = card
+        self.standardiser = standardiser
+        self.action_scale = action_scale
+
+    @property
+    def observation_dim(self) -> int:
+        """Number D of observation numbers."""
+        return len(self.standardiser.mean_D)
+
+    @property
+    def action_dim(self) -> int:
+        """Number A of action numbers."""
+        return len(self.action_scale.low_A)
+
+    def act(self, observations_BD: npt.NDArray[Any], state: Any = None) -> tuple[Float32Array, Any]:
+        """Choose actions.
+
+        Args:
+            observations_BD: (B, D) raw observations.
+            state: what the policy remembers of each episode; None at its start. The families here remember nothing.
+
+        Returns:
+            (B, A) float32 raw actions; the state to pass at the next step.
+
+        Raises:
+            DatasetError: the observations have another width than the policy's.
+        """
+        if observations_BD.ndim != 2 or observations_BD.shape[1] != self.observation_dim:
+            raise DatasetError(
+                f"the policy of {self.card.get('task')} takes {self.observation_dim} observation numbers, "
+                f"got an array of shape {observations_BD.shape}; evaluate it on its own task"
+            )
+        return self._actions(self.standardiser(observations_BD)), state
+
+    @abstractmethod
+    def _actions(self, obs_BD: Float32Array) -> Float32Array:
+        """Return (B, A) raw actions for (B, D) standardised observations."""
+
+    def explain(self, observations_BD: npt.NDArray[Any]) -> Explanation | None:
+        """Tell which memory each action draws on, for (B, D) raw observations; None for policies without memories."""
+        return None
+
+    @abstractmethod
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the arrays that `policy.safetensors` holds, beside those of the scales."""
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """Return the family's settings for `policy.json`: JSON values."""
+
+    @classmethod
+    @abstractmethod
+    def from_parts(
+        cls,
+        card: dict[str, Any],
+        standardiser: Standardiser,
+        action_scale: ActionScale,
+        arrays: dict[str, npt.NDArray[Any]],
+        settings: dict[str, Any],
+    ) -> Policy:
+        """Build the policy from what `arrays` and `settings` gave."""
+
+
+def save_policy(policy: Policy, directory: Path) -> None:
+    """Write a policy directory whole or not at all: `policy.json`, `policy.safetensors` and their manifest."""
+    with write_directory(directory) as target:
+        write_json(
+            target / "policy.json",
+            {"format": FORMAT, "kind": policy.kind, "card": policy.card, "settings": policy.settings()},
+        )
+        arrays = {
+            "observation_mean": policy.standardiser.mean_D,
+            "observation_scale": policy.standardiser.scale_D,
+            "action_low": policy.action_scale.low_A,
+            "action_high": policy.action_scale.high_A,
+            **policy.arrays(),
+        }
+        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, target / "policy.safetensors")

@@ -1,0 +1,61 @@
+"""Reading policy directories: JSON and safetensors only, so nothing in them can run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from mcnn_ray.artifacts import read_json, read_tensors, verify_manifest
+from mcnn_ray.core.normalise import ActionScale, Standardiser
+from mcnn_ray.errors import ArtifactError
+from mcnn_ray.policies.base import FORMAT, Policy
+from mcnn_ray.policies.mlp import MlpPolicy
+from mcnn_ray.policies.nearest import NearestPolicy
+
+__all__ = ["load_policy"]
+
+_KINDS: dict[str, type[Policy]] = {MlpPolicy.kind: MlpPolicy, NearestPolicy.kind: NearestPolicy}
+
+
+def load_policy(directory: Path) -> Policy:
+    """Read a policy directory.
+
+    Args:
+        directory: as written by `save_policy`.
+
+    Raises:
+        ArtifactError: missing, damaged, of another format, or with arrays that do not belong together.
+    """
+    if not (directory / "policy.json").is_file():
+        raise ArtifactError(f"{directory} is not a policy directory: it has no policy.json")
+    verify_manifest(directory)
+    description = read_json(directory / "policy.json")
+    if description.get("format") != FORMAT:
+        raise ArtifactError(
+            f"{directory} has the policy format {description.get('format')}, this version reads {FORMAT}; "
+            "train the policy again"
+        )
+    kind = _KINDS.get(str(description.get("kind")))
+    if kind is None:
+        raise ArtifactError(
+            f"{directory} holds a policy of kind '{description.get('kind')}'; known: {', '.join(_KINDS)}"
+        )
+    arrays = read_tensors(directory / "policy.safetensors")
+    try:
+        policy = kind.from_parts(
+            description["card"],
+            Standardiser(mean_D=arrays["observation_mean"], scale_D=arrays["observation_scale"]),
+            ActionScale(low_A=arrays["action_low"], high_A=arrays["action_high"]),
+            arrays,
+            description["settings"],
+        )
+        # One action shows that the arrays fit each other.
+        action_BA, _ = policy.act(np.zeros((1, policy.observation_dim), dtype=np.float32))
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise ArtifactError(
+            f"{directory} lacks a part or its parts do not fit ({error!r}); train the policy again"
+        ) from error
+    if action_BA.shape != (1, policy.action_dim):
+        raise ArtifactError(f"{directory} gives actions of shape {action_BA.shape}, expected (1, {policy.action_dim})")
+    return policy

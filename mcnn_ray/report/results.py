@@ -1,0 +1,104 @@
+"""A sweep's results: one row per setting, over its seeds and episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+from mcnn_ray.member import Member
+from mcnn_ray.rollout.episode import EpisodeRecord
+from mcnn_ray.stats import Interval, mean_interval, rate_interval
+
+__all__ = ["Row", "rows_to_csv", "summarise"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One setting of a sweep: a method with its hyperparameters, over all its seeds.
+
+    Attributes:
+        member: the setting, with the seed of its first member.
+        seeds: training seeds.
+        episodes: rollouts of each seed.
+        episode_seeds: first and last episode seed.
+        episode_return: mean return, raw units.
+        score: mean normalised score, or None where no reference fits.
+        success: success rate in [0, 1], or None where the environment does not report it.
+    """
+
+    member: Member
+    seeds: tuple[int, ...]
+    episodes: int
+    episode_seeds: tuple[int, int]
+    episode_return: Interval
+    score: Interval | None
+    success: Interval | None
+
+    def record(self) -> dict[str, Any]:
+        """Return the row as JSON values, one per column."""
+        values: dict[str, Any] = {
+            "method": self.member.method,
+            "lambda": self.member.lambda_,
+            "L": self.member.L,
+            "memory_fraction": self.member.memory_fraction,
+            "memories": self.member.memories,
+            "steps": self.member.steps,
+            "seeds": list(self.seeds),
+            "episodes_per_seed": self.episodes,
+            "first_episode_seed": self.episode_seeds[0],
+            "last_episode_seed": self.episode_seeds[1],
+        }
+        known = self.metrics()
+        for name in ("return", "score", "success"):
+            values |= {f"{name}{suffix}": known.get(f"{name}{suffix}") for suffix in ("", "_low", "_high")}
+        return {**values, "n": self.episode_return.n}
+
+    def metrics(self) -> dict[str, float]:
+        """Return means and interval ends by name, without those that do not apply."""
+        intervals = {"return": self.episode_return, "score": self.score, "success": self.success}
+        return {
+            f"{name}{suffix}": value
+            for name, interval in intervals.items()
+            if interval is not None
+            for suffix, value in (("", interval.mean), ("_low", interval.low), ("_high", interval.high))
+        }
+
+
+def summarise(members: Mapping[str, Member], records: Mapping[str, Sequence[EpisodeRecord]]) -> list[Row]:
+    """Gather members that differ in the seed alone into rows.
+
+    Args:
+        members: identity to member.
+        records: identity to its episodes, for every member.
+
+    Returns:
+        Rows in the order of the members.
+    """
+    settings: dict[Member, list[str]] = {}
+    for identity, member in members.items():
+        settings.setdefault(replace(member, seed=0), []).append(identity)
+    return [_row([members[i] for i in group], [records[i] for i in group]) for group in settings.values()]
+
+
+def rows_to_csv(rows: Sequence[Row]) -> str:
+    """Return the rows as CSV with a header; numbers in full precision."""
+    return str(pd.DataFrame([row.record() for row in rows]).to_csv(index=False))
+
+
+def _row(members: list[Member], records: list[Sequence[EpisodeRecord]]) -> Row:
+    flat = [record for group in records for record in group]
+    scores = [[r.normalised_score for r in group if r.normalised_score is not None] for group in records]
+    successes = [record.success for record in flat if record.success is not None]
+    seeds = [record.episode_seed for record in flat]
+    return Row(
+        member=members[0],
+        seeds=tuple(member.seed for member in members),
+        episodes=len(records[0]),
+        episode_seeds=(min(seeds), max(seeds)),
+        episode_return=mean_interval([[record.episode_return for record in group] for group in records]),
+        score=mean_interval(scores) if all(scores) else None,
+        success=rate_interval(sum(successes), len(successes)) if successes else None,
+    )

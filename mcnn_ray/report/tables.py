@@ -1,0 +1,65 @@
+"""Results as tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.table import Table
+
+from mcnn_ray.report.results import Row
+from mcnn_ray.stats import Interval
+
+__all__ = ["results_table"]
+
+
+def results_table(rows: Sequence[Row], title: str) -> Table:
+    """Return a sweep's rows as a table with 95 % intervals.
+
+    Args:
+        rows: of a sweep.
+        title: above the table.
+    """
+    seeds = sorted({seed for row in rows for seed in row.seeds})
+    first, last = min(row.episode_seeds[0] for row in rows), max(row.episode_seeds[1] for row in rows)
+    table = Table(
+        title=title,
+        caption=(
+            "\\[low, high]: 95 % intervals (bootstrap over episodes within training seeds; Wilson for success); "
+            f"n: rollouts; training seeds {', '.join(map(str, seeds))}; episode seeds {first} to {last}"
+        ),
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        caption_justify="left",
+    )
+    scored = any(row.score is not None for row in rows)
+    succeeded = any(row.success is not None for row in rows)
+    columns = ["method", "lambda", "memories", *(["score"] if scored else []), "return"]
+    columns += [*(["success %"] if succeeded else []), "n"]
+    for name in columns:
+        table.add_column(name, justify="left" if name == "method" else "right", no_wrap=True)
+    for row in rows:
+        member = row.member
+        cells = [
+            member.method,
+            "" if member.lambda_ is None else f"{member.lambda_:g}",
+            "" if member.memory_fraction is None else f"{100 * member.memory_fraction:g}%",
+            *([_interval(row.score, 1)] if scored else []),
+            _interval(row.episode_return, 0 if abs(row.episode_return.mean) >= 100 else 2),
+            *([_percent(row.success)] if succeeded else []),
+            str(row.episode_return.n),
+        ]
+        table.add_row(*cells)
+    return table
+
+
+def _interval(value: Interval | None, digits: int) -> str:
+    if value is None:
+        return ""
+    return f"{value.mean:.{digits}f} \\[{value.low:.{digits}f}, {value.high:.{digits}f}]"
+
+
+def _percent(value: Interval | None) -> str:
+    if value is None:
+        return ""
+    return f"{100 * value.mean:.0f} \\[{100 * value.low:.0f}, {100 * value.high:.0f}]"

@@ -1,0 +1,1 @@
+"""Rollouts: one episode, and a pool of Ray actors that run many."""

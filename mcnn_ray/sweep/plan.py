@@ -1,0 +1,131 @@
+"""Which members go into which pack, kept on disk so that a continued sweep finds its checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcnn_ray.artifacts import content_hash, read_json, write_json
+from mcnn_ray.errors import ConfigError
+from mcnn_ray.member import Member
+from mcnn_ray.sweep.study import Study
+
+__all__ = ["PlannedPack", "SweepPlan", "make_plan", "recorded_packs"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedPack:
+    """Members to be trained together.
+
+    Attributes:
+        id: names the pack's folder.
+        members: identity to member.
+    """
+
+    id: str
+    members: dict[str, Member]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepPlan:
+    """A sweep's members and packs, and where its files lie.
+
+    Attributes:
+        folder: of the sweep.
+        members: identity to member, in the order of the configuration.
+        packs: of the trained members.
+    """
+
+    folder: Path
+    members: dict[str, Member]
+    packs: list[PlannedPack]
+
+    def policy(self, identity: str) -> Path:
+        """Return the policy directory of a member."""
+        return self.folder / "members" / identity / "policy"
+
+    def curve(self, identity: str) -> Path:
+        """Return the file of a member's learning curve."""
+        return self.folder / "members" / identity / "curve.json"
+
+    def episodes(self, identity: str) -> Path:
+        """Return the file of a member's episode records."""
+        return self.folder / "members" / identity / "episodes.json"
+
+    def checkpoints(self, pack: PlannedPack) -> Path:
+        """Return the folder of a pack's checkpoints."""
+        return self.folder / pack.id / "checkpoints"
+
+    def trained(self, identity: str) -> bool:
+        """Tell whether a member's policy and curve are on disk."""
+        return (self.policy(identity) / "policy.json").is_file() and self.curve(identity).is_file()
+
+
+def recorded_packs(folder: Path, study: Study) -> dict[str, list[str]]:
+    """Return the packs, by id, of an earlier start of the same sweep; none for a new one.
+
+    Args:
+        folder: of the sweep; need not exist.
+        study: what is to be learned from now.
+
+    Raises:
+        ConfigError: the folder holds a sweep of another task or of other demonstrations.
+        ArtifactError: the folder's record is damaged.
+    """
+    record = folder / "sweep.json"
+    if not record.exists():
+        return {}
+    earlier = read_json(record)
+    if earlier.get("dataset") != study.demonstrations.sha256 or earlier.get("task") != study.task.id:
+        raise ConfigError(
+            f"{folder} holds a sweep of {earlier.get('task')} on other demonstrations (sha256 "
+            f"{str(earlier.get('dataset'))[:12]}, now {study.demonstrations.sha256[:12]}); choose another --name"
+        )
+    return dict(earlier.get("packs", {}))
+
+
+def make_plan(
+    folder: Path, members: list[Member], study: Study, recorded: dict[str, list[str]], pack_count: int
+) -> SweepPlan:
+    """Spread members over packs, keeping the packs of an earlier start of the same sweep.
+
+    Args:
+        folder: of the sweep; made if need be.
+        members: all that are wanted.
+        study: gives their identities.
+        recorded: packs of an earlier start.
+        pack_count: packs that can be trained at once; members new to the sweep are spread over as many.
+    """
+    identities = {study.identity(member): member for member in members}
+    packs: dict[str, list[str]] = {}
+    covered: set[str] = set()
+    for pack_id, pack in recorded.items():
+        # A pack is trained whole, or its checkpoints would not fit.
+        if covered.isdisjoint(pack) and all(identity in identities for identity in pack):
+            packs[pack_id] = pack
+            covered.update(pack)
+    fresh = {i: member for i, member in identities.items() if member.trained and i not in covered}
+    packs |= {content_hash(pack)[:12]: pack for pack in _spread(fresh, pack_count)}
+    write_json(
+        folder / "sweep.json",
+        {
+            "task": study.task.id,
+            "dataset": study.demonstrations.sha256,
+            "source": study.demonstrations.source,
+            "packs": recorded | packs,
+        },
+    )
+    planned = [
+        PlannedPack(id=pack_id, members={identity: identities[identity] for identity in pack})
+        for pack_id, pack in packs.items()
+    ]
+    return SweepPlan(folder=folder, members=identities, packs=planned)
+
+
+def _spread(members: dict[str, Member], pack_count: int) -> list[list[str]]:
+    """Deal the members of each shape over packs as evenly as can be."""
+    shapes: dict[tuple[object, ...], list[str]] = {}
+    for identity, member in members.items():
+        shape = (member.hidden, member.batch_size, member.learning_rate, member.steps)
+        shapes.setdefault(shape, []).append(identity)
+    return [pack for group in shapes.values() for i in range(pack_count) if (pack := group[i::pack_count])]

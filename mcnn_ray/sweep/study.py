@@ -1,0 +1,198 @@
+"""What a sweep learns from: demonstrations, scaled, and codebooks, kept in a cache by content."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import save_file
+
+from mcnn_ray.artifacts import content_hash, read_json, read_tensors, verify_manifest, write_directory, write_json
+from mcnn_ray.config import SweepConfig
+from mcnn_ray.core.codebook import Codebook, learn_codebook
+from mcnn_ray.core.normalise import ActionScale, Standardiser
+from mcnn_ray.data.checks import check_demonstrations
+from mcnn_ray.data.demonstrations import Demonstrations
+from mcnn_ray.data.minari_store import task_demonstrations
+from mcnn_ray.errors import ArtifactError, ConfigError
+from mcnn_ray.member import Member
+from mcnn_ray.policies.base import Policy
+from mcnn_ray.policies.mlp import Memories, MlpPolicy
+from mcnn_ray.policies.nearest import NearestPolicy
+from mcnn_ray.tasks.catalogue import Task
+from mcnn_ray.training.pack import CodebookKey
+
+__all__ = ["Study", "open_study"]
+
+_CODEBOOK_FORMAT = 1  # raised whenever the same settings give another codebook
+
+
+@dataclass(kw_only=True)
+class Study:
+    """Demonstrations of a task, scaled, and the codebooks learned from them.
+
+    Attributes:
+        task: what is imitated.
+        demonstrations: raw units, checked against the task.
+        standardiser: fitted to the demonstrations.
+        action_scale: of the environment's bounds.
+        obs_ND: (N, D) float32, standardised.
+        codebooks: by (way of picking, fraction, seed).
+    """
+
+    task: Task
+    demonstrations: Demonstrations
+    standardiser: Standardiser
+    action_scale: ActionScale
+    obs_ND: npt.NDArray[np.float32]
+    codebooks: dict[CodebookKey, Codebook] = field(default_factory=dict)
+
+    @property
+    def units(self) -> npt.NDArray[np.float32]:
+        """(N, A) float32 demonstrated actions, in [-1, 1]."""
+        return self.action_scale.to_unit(self.demonstrations.actions_NA)
+
+    def identity(self, member: Member) -> str:
+        """Return what names this member's training on this data."""
+        return member.identity(self.task.id, self.demonstrations.sha256)
+
+    def learn_codebooks(
+        self, members: list[Member], cache: Path, progress: Callable[[str, float], None] | None = None
+    ) -> None:
+        """Learn, or read from the cache, each codebook that the members need.
+
+        Args:
+            members: whose codebooks are needed.
+            cache: folder of codebooks by content hash.
+            progress: called with the codebook's name and the share done.
+
+        Raises:
+            ConfigError: a fraction asks for more memories than there are distinct observations.
+        """
+        for key in sorted({member.codebook_key for member in members if member.codebook_key is not None}):
+            method, fraction, seed = key
+            name = f"{method} {100 * fraction:g}%"
+
+            def report(share: float, name: str = name) -> None:
+                if progress is not None:
+                    progress(name, share)
+
+            entry = cache / content_hash(
+                {
+                    "observations": self._obs_hash,
+                    "method": method,
+                    "fraction": fraction,
+                    "seed": seed,
+                    "format": _CODEBOOK_FORMAT,
+                }
+            )
+            book = _read_codebook(entry)
+            if book is None:
+                try:
+                    book = learn_codebook(self.obs_ND, fraction, method=method, seed=seed, progress=report)
+                except ValueError as error:
+                    raise ConfigError(f"{self.demonstrations.source}: {error}") from error
+                _write_codebook(entry, book)
+            report(1.0)
+            self.codebooks[key] = book
+
+    @property
+    def _obs_hash(self) -> str:
+        return content_hash([self.demonstrations.sha256, self.standardiser.mean_D.tolist()])
+
+    def policy(
+        self, member: Member, layers: list[tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]] | None = None
+    ) -> Policy:
+        """Build a member's policy.
+
+        Args:
+            member: what it is.
+            layers: of its trained network, or None for methods without one.
+        """
+        card = self.card(member)
+        if layers is None:
+            return NearestPolicy(
+                card, self.standardiser, self.action_scale, self.obs_ND, self.demonstrations.actions_NA
+            )
+        memories = None
+        if member.codebook_key is not None and member.lambda_ is not None and member.L is not None:
+            rows_M = self.codebooks[member.codebook_key].rows_M
+            memories = Memories(
+                observations_MD=self.obs_ND[rows_M],
+                actions_MA=self.demonstrations.actions_NA[rows_M],
+                rows_M=rows_M,
+                lambda_=member.lambda_,
+                L=member.L,
+            )
+        return MlpPolicy(card, self.standardiser, self.action_scale, layers, memories)
+
+    def card(self, member: Member) -> dict[str, Any]:
+        """Return where a policy comes from, for its directory."""
+        return {
+            "task": self.task.id,
+            "member": member.parameters(),
+            "identity": self.identity(member),
+            "dataset": {
+                "source": self.demonstrations.source,
+                "sha256": self.demonstrations.sha256,
+                "episodes": self.demonstrations.episodes,
+                "steps": self.demonstrations.steps,
+            },
+            "versions": {name: importlib.metadata.version(name) for name in ("mcnn-ray", "torch", "numpy")},
+        }
+
+
+def open_study(config: SweepConfig) -> Study:
+    """Read a sweep's demonstrations and hold them against its task.
+
+    Raises:
+        DatasetError: missing, damaged, or not fit for the task.
+        ConfigError: the task or the subset asked for does not exist.
+    """
+    task = config.find_task()
+    demonstrations = task_demonstrations(task)
+    demonstrations, action_space = check_demonstrations(
+        demonstrations,
+        task,
+        clip_actions=config.clip_actions,
+        constant_columns=config.constant_columns,
+        min_episodes=config.min_episodes,
+    )
+    if config.demonstrations is not None:
+        demonstrations = demonstrations.subset(config.demonstrations)
+    standardiser = Standardiser.fit(demonstrations.observations_ND)
+    return Study(
+        task=task,
+        demonstrations=demonstrations,
+        standardiser=standardiser,
+        action_scale=ActionScale(
+            low_A=action_space.low.astype(np.float32), high_A=action_space.high.astype(np.float32)
+        ),
+        obs_ND=standardiser(demonstrations.observations_ND),
+    )
+
+
+_BOOK_ARRAYS = ("rows_M", "edges_E2", "nearest_N", "distances_N")
+
+
+def _write_codebook(entry: Path, book: Codebook) -> None:
+    fields = asdict(book)
+    with write_directory(entry) as target:
+        save_file(
+            {name: np.ascontiguousarray(fields.pop(name)) for name in _BOOK_ARRAYS}, target / "codebook.safetensors"
+        )
+        write_json(target / "codebook.json", fields)
+
+
+def _read_codebook(entry: Path) -> Codebook | None:
+    """Return a cached codebook, or None when there is none or it is damaged and has to be learned again."""
+    try:
+        verify_manifest(entry)
+        return Codebook(**read_json(entry / "codebook.json"), **read_tensors(entry / "codebook.safetensors"))
+    except (ArtifactError, TypeError):
+        return None

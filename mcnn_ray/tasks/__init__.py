@@ -1,0 +1,1 @@
+"""Tasks: an environment, a demonstration dataset, a horizon and reference scores."""

@@ -1,0 +1,99 @@
+"""The catalogue of tasks under the paper's names, and tasks of a user's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from mcnn_ray.errors import ConfigError, did_you_mean
+
+__all__ = ["ADROIT_NAMES", "CATALOGUE", "Task", "find_task"]
+
+ADROIT_NAMES = ("pen", "hammer", "door", "relocate")
+ADROIT_VARIANTS = ("human", "expert", "cloned")
+
+# Returns of a random policy and of the expert: D4RL, d4rl/infos.py (REF_MIN_SCORE, REF_MAX_SCORE).
+_D4RL_REFERENCES = {
+    "pen": (96.262799, 3076.8331017826877),
+    "hammer": (-274.856578, 12794.134825156867),
+    "door": (-56.512833, 2880.5693087298737),
+    "relocate": (-6.425911, 4233.877797728884),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What is imitated.
+
+    Attributes:
+        id: catalogue name, or `ENVIRONMENT@DATASET` for a user's own.
+        environment: Gymnasium id, with `module:` in front where a module registers it; for Adroit the family name
+            without version, since the newest installed version is taken.
+        datasets: Minari ids that hold its demonstrations, the preferred first.
+        horizon: steps after which an episode is cut; None leaves the environment's own limit.
+        reference_min: return that scores 0, or None where no published reference fits.
+        reference_max: return that scores 100, or None.
+        reward: `d4rl-adroit` when the reward is to be D4RL's, `environment` otherwise.
+        expert: name of the packaged expert, or None.
+    """
+
+    id: str
+    environment: str
+    datasets: tuple[str, ...]
+    horizon: int | None = None
+    reference_min: float | None = None
+    reference_max: float | None = None
+    reward: Literal["d4rl-adroit", "environment"] = "environment"
+    expert: str | None = None
+
+    def normalised_score(self, episode_return: float) -> float | None:
+        """Return `100 (return - min) / (max - min)` with D4RL's references, or None where there are none."""
+        if self.reference_min is None or self.reference_max is None:
+            return None
+        return 100.0 * (episode_return - self.reference_min) / (self.reference_max - self.reference_min)
+
+    def with_dataset(self, dataset: str | None) -> Task:
+        """Return the task with its demonstrations taken from another Minari dataset; None changes nothing."""
+        return self if dataset is None else replace(self, datasets=(dataset,))
+
+
+def _adroit_task(name: str, variant: str) -> Task:
+    reference_min, reference_max = _D4RL_REFERENCES[name]
+    # Expert demonstrations can also be recorded here, from the packaged expert, under an id that does not pretend to
+    # be D4RL's; the human and cloned sets cannot.
+    own = (f"mcnn/{name}/expert-v0",) if variant == "expert" else (f"mcnn/{name}/{variant}-v0",)
+    return Task(
+        id=f"{name}-{variant}-v1",
+        environment=f"AdroitHand{name.capitalize()}",
+        datasets=(f"D4RL/{name}/{variant}-v2", *own),
+        horizon=100 if name == "pen" else 200,
+        reference_min=reference_min,
+        reference_max=reference_max,
+        reward="d4rl-adroit",
+        expert=name,
+    )
+
+
+CATALOGUE: dict[str, Task] = {
+    task.id: task for name in ADROIT_NAMES for task in (_adroit_task(name, variant) for variant in ADROIT_VARIANTS)
+}
+
+
+def find_task(name: str) -> Task:
+    """Return a task by its catalogue name, or a user's own from `ENVIRONMENT@DATASET`.
+
+    Args:
+        name: e.g. `door-human-v1`, or `Pendulum-v1@me/pendulum/expert-v0`.
+
+    Raises:
+        ConfigError: no such task; the message names the nearest.
+    """
+    if name in CATALOGUE:
+        return CATALOGUE[name]
+    environment, at, dataset = name.partition("@")
+    if at and environment and dataset:
+        return Task(id=name, environment=environment, datasets=(dataset,))
+    raise ConfigError(
+        f"unknown task '{name}': {did_you_mean(name, CATALOGUE)} "
+        "For a task of your own write ENVIRONMENT@DATASET (a Gymnasium id and a Minari id)."
+    )

@@ -1,0 +1,1 @@
+"""Training: packs of members as stacked tensors, and their checkpoints."""

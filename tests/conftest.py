@@ -1,0 +1,65 @@
+"""Fixtures shared by all tests: small real demonstrations, a Minari store of their own, one Ray for all."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("mcnn", deadline=None)  # no timed tests: machines differ
+settings.load_profile("mcnn")
+
+# Before Minari or Ray are imported, and for the processes they start: no test touches the user's own store.
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def minari_store(tmp_path_factory):
+    store = tmp_path_factory.mktemp("minari")
+    before = os.environ.get("MINARI_DATASETS_PATH")
+    os.environ["MINARI_DATASETS_PATH"] = str(store)
+    yield store
+    if before is None:
+        del os.environ["MINARI_DATASETS_PATH"]
+    else:
+        os.environ["MINARI_DATASETS_PATH"] = before
+
+
+@pytest.fixture(scope="session")
+def shared_data():
+    """The folder of real data beside the project, or a skip."""
+    candidates = [os.environ.get("MCNN_SHARED_DATA"), str(Path(__file__).parents[2] / "shared" / "data")]
+    for candidate in candidates:
+        if candidate and Path(candidate).is_dir():
+            return Path(candidate)
+    pytest.skip("real data is neither in ../shared/data nor in $MCNN_SHARED_DATA")
+
+
+@pytest.fixture(scope="session")
+def pen_demonstrations():
+    """Six episodes of the packaged pen expert: 600 steps of real simulation."""
+    from mcnn_ray.data.collect import collect_episodes
+    from mcnn_ray.tasks.catalogue import CATALOGUE
+
+    return collect_episodes(CATALOGUE["pen-expert-v1"], 6, seed=0)
+
+
+@pytest.fixture(scope="session")
+def pen_dataset(pen_demonstrations):
+    """The same as a Minari dataset; its id."""
+    from mcnn_ray.data.minari_store import write_minari
+    from mcnn_ray.tasks.catalogue import CATALOGUE
+    from mcnn_ray.tasks.environments import make_environment
+
+    env = make_environment(CATALOGUE["pen-expert-v1"])
+    write_minari(pen_demonstrations, "mcnn/pen/tests-v0", env, description="for tests")
+    return "mcnn/pen/tests-v0"
+
+
+@pytest.fixture(scope="session")
+def ray_running():
+    """One Ray for all tests that need it: starting it takes seconds."""
+    from mcnn_ray.sweep.cluster import ray_session
+
+    with ray_session():
+        yield

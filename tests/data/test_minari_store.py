@@ -1,0 +1,129 @@
+import dataclasses
+
+import gymnasium as gym
+import minari
+import numpy as np
+import pytest
+from minari.data_collector import EpisodeBuffer
+
+from mcnn_ray.data.minari_store import dataset_exists, read_minari, task_demonstrations, write_minari
+from mcnn_ray.errors import ConfigError, DatasetError
+from mcnn_ray.tasks.catalogue import CATALOGUE, find_task
+from mcnn_ray.tasks.environments import make_environment
+
+
+@pytest.fixture(scope="module")
+def env():
+    return make_environment(CATALOGUE["pen-expert-v1"])
+
+
+def test_demonstrations_come_back_as_they_were_written(pen_demonstrations, pen_dataset):
+    back = read_minari(pen_dataset)
+    for name in ("observations_ND", "actions_NA", "rewards_N", "offsets", "final_observations_ED"):
+        np.testing.assert_array_equal(getattr(back, name), getattr(pen_demonstrations, name))
+    assert back.sha256 == pen_demonstrations.sha256
+    assert back.provenance["expert"] == "pen"
+
+
+def test_plain_minari_code_reads_what_we_write(pen_demonstrations, pen_dataset):
+    dataset = minari.load_dataset(pen_dataset)
+    assert dataset.total_steps == pen_demonstrations.steps
+    episode = dataset[0]
+    assert episode.observations.shape == (101, 45)
+    assert episode.truncations.tolist() == [False] * 99 + [True]
+    assert dataset.recover_environment().spec.max_episode_steps == 100
+    assert pen_dataset in minari.list_local_datasets()
+
+
+def test_last_observation_is_repeated_where_none_was_recorded(pen_demonstrations, env):
+    write_minari(
+        dataclasses.replace(pen_demonstrations, final_observations_ED=None), "mcnn/pen/nofinal-v0", env, description="t"
+    )
+    episode = minari.load_dataset("mcnn/pen/nofinal-v0")[0]
+    np.testing.assert_array_equal(episode.observations[-1], episode.observations[-2])
+
+
+def test_existing_dataset_is_kept_unless_overwriting_is_asked(pen_demonstrations, pen_dataset, env):
+    with pytest.raises(ConfigError, match="exists already"):
+        write_minari(pen_demonstrations, pen_dataset, env, description="t")
+    write_minari(pen_demonstrations.subset(2), "mcnn/pen/twice-v0", env, description="t")
+    write_minari(pen_demonstrations.subset(3), "mcnn/pen/twice-v0", env, description="t", overwrite=True)
+    assert read_minari("mcnn/pen/twice-v0").episodes == 3
+
+
+def test_failure_while_writing_leaves_no_dataset_and_no_litter(pen_demonstrations, env, monkeypatch, minari_store):
+    monkeypatch.setattr(
+        minari, "create_dataset_from_buffers", lambda *a, **k: (_ for _ in ()).throw(OSError("disk full"))
+    )
+    before = sorted(minari_store.iterdir())
+    with pytest.raises(OSError, match="disk full"):
+        write_minari(pen_demonstrations, "mcnn/pen/broken-v0", env, description="t")
+    assert not dataset_exists("mcnn/pen/broken-v0")
+    assert sorted(minari_store.iterdir()) == before
+
+
+@pytest.mark.parametrize("name", ["", "a b", "../escape-v0", "mcnn/../../escape-v0", "/abs-v0", "mcnn//x-v0"])
+def test_names_that_are_no_dataset_ids_are_refused(pen_demonstrations, env, name):
+    with pytest.raises(ConfigError, match=r"not a Minari dataset id|would leave"):
+        write_minari(pen_demonstrations, name, env, description="t")
+
+
+def test_demonstrations_of_another_environment_are_refused(pen_demonstrations):
+    other = make_environment(CATALOGUE["door-expert-v1"])
+    with pytest.raises(DatasetError, match="45 observation numbers, the environment 39"):
+        write_minari(pen_demonstrations, "mcnn/pen/wrong-v0", other, description="t")
+
+
+def test_damaged_dataset_is_refused(pen_demonstrations, env, minari_store):
+    write_minari(pen_demonstrations, "mcnn/pen/cut-v0", env, description="t")
+    file = minari_store / "mcnn/pen/cut-v0/data/main_data.hdf5"
+    file.write_bytes(file.read_bytes()[:2000])
+    with pytest.raises(DatasetError, match="is damaged"):
+        read_minari("mcnn/pen/cut-v0")
+
+
+def test_missing_dataset_says_how_to_get_it():
+    with pytest.raises(DatasetError, match="minari download D4RL/hammer/human-v2"):
+        task_demonstrations(CATALOGUE["hammer-human-v1"])
+    with pytest.raises(DatasetError, match="mcnn data collect hammer-expert-v1"):
+        task_demonstrations(CATALOGUE["hammer-expert-v1"])
+    with pytest.raises(DatasetError, match="minari download me/nothing-v0"):
+        read_minari("me/nothing-v0")
+
+
+def test_dataset_without_episodes_is_refused(env):
+    minari.create_dataset_from_buffers("mcnn/pen/empty-v0", [], env=gym.spec("AdroitHandPen-v1"))
+    with pytest.raises(DatasetError, match="is empty"):
+        read_minari("mcnn/pen/empty-v0")
+
+
+def test_nested_observations_are_flattened_in_gymnasium_s_order():
+    spaces = gym.spaces
+    observation_space = spaces.Dict(
+        {"b": spaces.Box(-1, 1, (2,)), "a": spaces.Box(-1, 1, (1,)), "t": spaces.Tuple([spaces.Box(-1, 1, (1, 2))])}
+    )
+    samples = [observation_space.sample() for _ in range(4)]
+    stacked = {
+        "a": np.stack([s["a"] for s in samples]),
+        "b": np.stack([s["b"] for s in samples]),
+        "t": (np.stack([s["t"][0] for s in samples]),),
+    }
+    buffer = EpisodeBuffer(
+        id=0,
+        observations=stacked,
+        actions=np.zeros((3, 1), np.float32),
+        rewards=[0.0] * 3,
+        terminations=[False] * 3,
+        truncations=[False, False, True],
+    )
+    minari.create_dataset_from_buffers(
+        "mcnn/nested-v0", [buffer], observation_space=observation_space, action_space=spaces.Box(-1, 1, (1,))
+    )
+    expected = np.stack([spaces.flatten(observation_space, sample) for sample in samples])
+    data = read_minari("mcnn/nested-v0")
+    np.testing.assert_allclose(data.observations_ND, expected[:3])
+    np.testing.assert_allclose(data.final_observations_ED, expected[3:])
+
+
+def test_own_task_reads_its_dataset(pen_dataset):
+    assert task_demonstrations(find_task(f"AdroitHandPen-v1@{pen_dataset}")).episodes == 6

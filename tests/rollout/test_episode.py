@@ -1,0 +1,86 @@
+import dataclasses
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from mcnn_ray.core.normalise import ActionScale, Standardiser
+from mcnn_ray.errors import DatasetError, SimulationError
+from mcnn_ray.policies.nearest import NearestPolicy
+from mcnn_ray.rollout import episode
+from mcnn_ray.rollout.episode import run_episode
+from mcnn_ray.tasks.catalogue import CATALOGUE, find_task
+from mcnn_ray.tasks.environments import make_environment
+
+PEN = CATALOGUE["pen-expert-v1"]
+
+
+def nearest_policy(demonstrations):
+    standardiser = Standardiser.fit(demonstrations.observations_ND)
+    ones = np.ones(demonstrations.actions_NA.shape[1], np.float32)
+    obs = standardiser(demonstrations.observations_ND)
+    return NearestPolicy(
+        {"task": "t"}, standardiser, ActionScale(low_A=-ones, high_A=ones), obs, demonstrations.actions_NA
+    )
+
+
+def test_copying_a_recorded_episode_earns_what_was_recorded(pen_demonstrations):
+    """From the same start the nearest demonstration is the episode itself, so its return must come back."""
+    env = make_environment(PEN)
+    record = run_episode(nearest_policy(pen_demonstrations.subset(6)), PEN, env, seed=2, member="m")
+    assert record.episode_return == pytest.approx(pen_demonstrations.returns[2], rel=1e-3)
+    assert record.normalised_score == PEN.normalised_score(record.episode_return)
+    assert (record.length, record.simulator, record.episode_seed) == (100, "AdroitHandPen-v1", 2)
+
+
+def test_episode_does_not_depend_on_what_the_environment_did_before(pen_demonstrations):
+    policy, env = nearest_policy(pen_demonstrations), make_environment(PEN)
+    fresh = run_episode(policy, PEN, env, 77, "m")
+    run_episode(policy, PEN, env, 78, "m")
+    again = run_episode(policy, PEN, env, 77, "m")
+    assert dataclasses.replace(fresh, wall_s=0) == dataclasses.replace(again, wall_s=0)
+
+
+class Faulty(gym.Env):
+    observation_space = gym.spaces.Box(-1, 1, (45,))
+    action_space = gym.spaces.Box(-1, 1, (24,))
+
+    def __init__(self, fault=None):
+        self.fault = fault
+
+    def reset(self, **kwargs):
+        if self.fault == "reset":
+            raise ValueError("no memory of the start")
+        return np.zeros(45), {}
+
+    def step(self, action):
+        if self.fault == "step":
+            raise KeyError("gripper")
+        reward = np.nan if self.fault == "nan" else 1.0
+        return np.zeros(45), reward, self.fault not in ("endless",), False, {}
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("reset", "episode seed 5, step 0: ValueError: no memory of the start"),
+        ("step", "episode seed 5, step 1: KeyError: 'gripper'"),
+        ("nan", "gave NaN or infinite"),
+        ("endless", "no end after 50 steps; give the task a horizon"),
+    ],
+)
+def test_faults_of_the_environment_are_told_with_their_place(pen_demonstrations, fault, message, monkeypatch):
+    monkeypatch.setattr(episode, "_MAX_STEPS", 50)
+    with pytest.raises(SimulationError, match=message):
+        run_episode(nearest_policy(pen_demonstrations), find_task("x@me/p-v0"), Faulty(fault), 5, "m")
+
+
+def test_success_is_unknown_where_the_environment_does_not_report_it(pen_demonstrations):
+    task = dataclasses.replace(PEN, reward="environment", environment="x")
+    assert run_episode(nearest_policy(pen_demonstrations), task, Faulty(), 5, "m").success is None
+
+
+def test_policy_of_another_task_is_refused(pen_demonstrations):
+    door = CATALOGUE["door-expert-v1"]
+    with pytest.raises(DatasetError, match="takes 45 observation numbers"):
+        run_episode(nearest_policy(pen_demonstrations), door, make_environment(door), 0, "m")

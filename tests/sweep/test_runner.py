@@ -1,0 +1,202 @@
+"""The whole path on a small real task: trained on Ray Tune, rolled out on actors, filed in MLflow."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import mlflow
+import pandas as pd
+import pytest
+import yaml
+
+from mcnn_ray.config import SweepConfig
+from mcnn_ray.errors import ConfigError
+from mcnn_ray.policies.loading import load_policy
+from mcnn_ray.sweep.runner import run_sweep
+from mcnn_ray.tracking import tracking_uri
+
+SWEEP = {
+    "task": "pen-expert-v1",
+    "method": ["mcnn+mlp", "bc", "1nn"],
+    "lambda": [0.1, 1.0],
+    "seed": [0, 1],
+    "steps": 300,
+    "hidden": [32],
+    "batch_size": 64,
+    "episodes": 3,
+    "name": "small",
+}
+
+
+@pytest.fixture(scope="module")
+def config(pen_dataset):
+    return {**SWEEP, "dataset": pen_dataset}
+
+
+@pytest.fixture(scope="module")
+def finished(config, tmp_path_factory, ray_running):
+    storage = tmp_path_factory.mktemp("runs")
+    stages = []
+    result = run_sweep(
+        SweepConfig.parse(config, "test"), storage, lambda stage, done, total: stages.append((stage, done, total))
+    )
+    return storage, result, stages
+
+
+def runs_of(storage):
+    client = mlflow.MlflowClient(tracking_uri(storage))
+    experiment = client.get_experiment_by_name("pen-expert-v1")
+    return client, client.search_runs([experiment.experiment_id])
+
+
+def test_table_has_a_row_per_setting_with_intervals_and_counts(finished):
+    _, result, _ = finished
+    assert [(row.member.method, row.member.lambda_, row.seeds) for row in result.rows] == [
+        ("mcnn+mlp", 0.1, (0, 1)),
+        ("mcnn+mlp", 1.0, (0, 1)),
+        ("bc", None, (0, 1)),
+        ("1nn", None, (0,)),
+    ]
+    for row in result.rows:
+        assert row.episode_return.n == 3 * len(row.seeds)
+        assert row.episode_return.low <= row.episode_return.mean <= row.episode_return.high
+        assert row.episode_seeds == (1_000_000, 1_000_002)
+        assert row.score is not None
+        assert row.success is not None
+    table = pd.read_csv(result.folder / "results.csv")
+    assert table["return"].tolist() == [row.episode_return.mean for row in result.rows]
+
+
+def test_progress_covers_every_stage_to_its_end(finished):
+    _, _, stages = finished
+    last = {stage: (done, total) for stage, done, total in stages}
+    assert last == {
+        "memories neural-gas 10%": (1.0, 1.0),
+        "training, member-steps": (1800, 1800),
+        "rollouts, episodes": (21, 21),
+        "MLflow, runs": (7, 7),
+    }
+
+
+def test_policies_on_disk_return_their_stored_actions(finished, pen_demonstrations):
+    _, result, _ = finished
+    for identity in (path.name for path in (result.folder / "members").iterdir()):
+        policy = load_policy(result.folder / "members" / identity / "policy")
+        assert policy.card["identity"] == identity
+        if policy.explain(pen_demonstrations.observations_ND[:1]) is None:
+            continue
+        rows = policy.explain(pen_demonstrations.observations_ND).row_B
+        actions, _ = policy.act(pen_demonstrations.observations_ND[rows])
+        assert (actions == pen_demonstrations.actions_NA[rows]).all()
+
+
+def test_mlflow_holds_one_finished_child_a_member_with_all_it_shows(finished):
+    storage, result, _ = finished
+    client, runs = runs_of(storage)
+    parent = client.get_run(result.run_id)
+    children = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == result.run_id]
+    assert len(runs) == 8
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    assert {run.data.tags["mcnn.member"] for run in children} == {p.name for p in (result.folder / "members").iterdir()}
+    assert {artifact.path for artifact in client.list_artifacts(parent.info.run_id)} == {"results.json", "scores.png"}
+    child = next(run for run in children if run.data.params["method"] == "mcnn+mlp")
+    assert {"lambda_", "L", "memory_fraction", "seed", "steps"} <= child.data.params.keys()
+    assert {"train_loss", "return", "return_low", "score_high", "success"} <= child.data.metrics.keys()
+    curve = client.get_metric_history(child.info.run_id, "train_loss")
+    assert [point.step for point in curve] == [100, 200, 300]
+    assert curve[-1].value < curve[0].value
+    episodes = mlflow.artifacts.load_dict(f"{child.info.artifact_uri}/episodes.json")
+    assert len(episodes["data"]) == 3
+    assert {"policy/policy.json", "policy/policy.safetensors"} <= {
+        a.path for a in client.list_artifacts(child.info.run_id, "policy")
+    }
+
+
+def test_same_sweep_again_changes_nothing_and_trains_nothing(finished, config):
+    storage, result, _ = finished
+    before = {path: path.stat().st_mtime_ns for path in (result.folder / "members").rglob("*") if path.is_file()}
+    stages = []
+    again = run_sweep(SweepConfig.parse(config, "test"), storage, lambda stage, done, total: stages.append(stage))
+    assert again.rows == result.rows
+    assert "training, member-steps" not in stages
+    assert "rollouts, episodes" not in stages
+    assert {
+        path: path.stat().st_mtime_ns for path in (result.folder / "members").rglob("*") if path.is_file()
+    } == before
+    assert len(runs_of(storage)[1]) == 8
+
+
+def test_added_grid_points_join_the_finished_ones(finished, config):
+    storage, result, _ = finished
+    wider = {**config, "lambda": [0.1, 1.0, 5.0]}
+    again = run_sweep(SweepConfig.parse(wider, "test"), storage)
+    kept = [row for row in again.rows if row.member.lambda_ != 5.0]
+    assert kept == result.rows
+    assert len(again.rows) == 5
+
+
+def test_sweep_of_other_demonstrations_under_the_same_name_is_refused(finished, config):
+    storage, _, _ = finished
+    with pytest.raises(ConfigError, match="on other demonstrations.*choose another --name"):
+        run_sweep(SweepConfig.parse({**config, "demonstrations": 3}, "test"), storage)
+
+
+def test_damaged_codebook_in_the_cache_is_learned_again(finished, config):
+    storage, result, _ = finished
+    (entry,) = list((storage / "cache" / "codebooks").iterdir())
+    arrays = entry / "codebook.safetensors"
+    whole = arrays.read_bytes()
+    arrays.write_bytes(whole[:-5])
+    again = run_sweep(SweepConfig.parse(config, "test"), storage)
+    assert again.rows == result.rows
+    assert arrays.read_bytes() == whole
+
+
+COMMAND = [sys.executable, "-m", "mcnn_ray", "sweep"]
+
+
+def start(flags, environment):
+    return subprocess.Popen(
+        [*COMMAND, *flags],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def test_sweep_killed_with_its_driver_continues_to_the_same_table(pen_dataset, tmp_path, minari_store, ray_running):
+    """SIGKILL of the driver while packs train; the same command again ends in the undisturbed table."""
+    environment = {**os.environ, "MINARI_DATASETS_PATH": str(minari_store), "RAY_USAGE_STATS_ENABLED": "0"}
+    values = {**SWEEP, "dataset": pen_dataset, "method": ["mcnn+mlp", "bc"], "lambda": [1.0], "steps": 1500}
+    values |= {"hidden": [64], "episodes": 2, "name": "killed"}
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(values))
+    flags = [str(tmp_path / "sweep.yaml")]
+
+    killed = start([*flags, "--storage", str(tmp_path / "killed")], environment)
+    progress = ""
+    while not re.search(r"training, member-steps: [1-9]", progress):
+        assert killed.poll() is None, progress
+        progress += killed.stderr.readline()
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.wait()
+    assert not (tmp_path / "killed" / "killed" / "results.csv").exists()
+    time.sleep(3)  # Ray's processes notice the death of their driver
+
+    process = start([*flags, "--storage", str(tmp_path / "killed"), "--json"], environment)
+    output, errors = process.communicate(timeout=200)
+    assert process.returncode == 0, errors
+    undisturbed = run_sweep(SweepConfig.parse(values, "test"), tmp_path / "undisturbed")
+    assert json.loads(output) == json.loads(json.dumps([row.record() for row in undisturbed.rows]))
+    tables = [(tmp_path / name / "killed" / "results.csv").read_bytes() for name in ("killed", "undisturbed")]
+    assert tables[0] == tables[1]
+    _, runs = runs_of(tmp_path / "killed")
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    assert len(runs) == 5
+    assert not list(Path(tmp_path / "killed").rglob("*.tmp"))

@@ -1,0 +1,111 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcnn_ray.config import SweepConfig, read_sweep_file
+from mcnn_ray.errors import ConfigError
+from mcnn_ray.member import METHODS, Member, make_member
+
+
+def parse(**values):
+    return SweepConfig.parse({"task": "door-human-v1", **values}, "sweep.yaml")
+
+
+def test_members_are_every_combination_each_method_with_what_it_uses():
+    config = parse(
+        **{"method": ["mcnn+mlp", "bc", "1nn"], "lambda": [0.1, 1], "memory_fraction": [0.1, 0.2], "seed": [0, 1]}
+    )
+    members = config.members()
+    counts = {method: sum(member.method == method for member in members) for method in METHODS}
+    assert counts == {"mcnn+mlp": 8, "bc": 2, "1nn": 1}
+    assert len(set(members)) == len(members)
+    assert all(member.lambda_ is None for member in members if member.method != "mcnn+mlp")
+
+
+def test_single_values_stand_for_lists_of_one_and_text_for_numbers():
+    assert parse(**{"lambda": 1, "seed": "3"}) == parse(**{"lambda": ["1"], "seed": [3]})
+
+
+def test_defaults_are_the_paper_s():
+    (member,) = parse(method="mcnn+mlp").members()
+    assert (member.lambda_, member.L, member.memory_fraction, member.memories) == (0.1, 1.0, 0.1, "neural-gas")
+    assert (member.learning_rate, member.batch_size, member.hidden) == (3e-4, 256, (256, 256))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"task": "door-humn-v1"}, "unknown task 'door-humn-v1': did you mean 'door-human-v1'"),
+        ({"method": "mcnn+mpl"}, r"unknown method 'mcnn\+mpl'; did you mean 'mcnn\+mlp'"),
+        ({"lamda": 1}, "sweep.yaml: unknown key 'lamda'; did you mean 'lambda'"),
+        ({"memories": "neural-gass"}, "did you mean 'neural-gas'"),
+        ({"memory_fraction": 0}, "memory_fraction is 0.0; it must be above 0"),
+        ({"memory_fraction": 1.5}, "memory_fraction is 1.5"),
+        ({"lambda": -1}, "lambda is -1.0"),
+        ({"lambda": "inf"}, "lambda is inf"),
+        ({"lambda": "x"}, "lambda is 'x': input should be a valid number"),
+        ({"lambda": []}, "lambda is"),
+        ({"L": 0}, "L is 0.0"),
+        ({"steps": 0}, "steps is 0"),
+        ({"steps": 1.5}, "steps is 1.5"),
+        ({"learning_rate": "nan"}, "learning_rate is nan"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"hidden": [0]}, r"hidden is \[0\]"),
+        ({"seed": -1}, "seed is -1"),
+        ({"episodes": 0}, "episodes is 0"),
+        ({"constant_columns": "drop"}, "constant_columns is 'drop'"),
+        ({"name": "../escape"}, "name '../escape' cannot name a folder"),
+        ({"name": "a/b"}, "cannot name a folder"),
+        ({"name": ".."}, "cannot name a folder"),
+    ],
+)
+def test_values_that_cannot_be_used_are_refused_by_key(values, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        parse(**values)
+    assert caught.value.exit_code == 2
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_task_is_named():
+    with pytest.raises(ConfigError, match="the key 'task' is missing"):
+        SweepConfig.parse({}, "sweep.yaml")
+
+
+@pytest.mark.parametrize("text", ["", "- a\n", "a: [1", "1: 2\n", "\x00"])
+def test_files_that_are_no_mapping_are_refused(tmp_path, text):
+    (tmp_path / "sweep.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"sweep\.yaml"):
+        read_sweep_file(tmp_path / "sweep.yaml")
+    with pytest.raises(ConfigError, match="cannot read"):
+        read_sweep_file(tmp_path / "none.yaml")
+
+
+def test_yaml_cannot_make_python_objects(tmp_path):
+    (tmp_path / "sweep.yaml").write_text("task: !!python/object/apply:os.getcwd []\n")
+    with pytest.raises(ConfigError, match="is not YAML"):
+        read_sweep_file(tmp_path / "sweep.yaml")
+
+
+def test_sweep_name_follows_what_is_asked_for():
+    assert parse().sweep_name == parse().sweep_name
+    assert parse().sweep_name != parse(steps=5).sweep_name
+    assert parse(name="mine").sweep_name == "mine"
+    own = SweepConfig.parse({"task": "Pendulum-v1@me/pendulum/x-v0"}, "flags")
+    assert own.sweep_name.startswith("Pendulum-v1-me-pendulum-x-v0-")
+
+
+@given(
+    st.sampled_from(METHODS),
+    st.integers(0, 9),
+    st.floats(0, 1e3),
+    st.floats(1e-3, 1),
+    st.lists(st.integers(1, 64), min_size=1),
+)
+def test_member_parameters_rebuild_the_member(method, seed, lambda_, fraction, hidden):
+    member = make_member(
+        method=method, seed=seed, steps=10, lambda_=lambda_, memory_fraction=fraction, hidden=tuple(hidden)
+    )
+    rebuilt = Member.from_parameters(member.parameters())
+    assert rebuilt == member
+    assert rebuilt.identity("t", "d") == member.identity("t", "d")
+    assert member.identity("t", "d") != member.identity("t", "other")

@@ -1,0 +1,53 @@
+"""The direction of imports, and what may be imported on a bare GPU machine."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "mcnn_ray"
+BARE = ("core", "policies", "training", "errors.py", "artifacts.py", "member.py")
+ALLOWED = {"torch", "numpy", "scipy", "pandas", "safetensors", "typer", "rich", "mcnn_ray", *sys.stdlib_module_names}
+
+
+def imported(path):
+    """Top-level modules that a file imports anywhere, inside functions too."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            yield node.module.split(".")[0]
+
+
+@pytest.mark.parametrize("part", BARE)
+def test_part_imports_only_what_a_bare_machine_has(part):
+    path = PACKAGE / part
+    for file in [path] if path.is_file() else path.rglob("*.py"):
+        assert set(imported(file)) <= ALLOWED, file
+
+
+def test_core_imports_torch_and_numpy_only():
+    for file in (PACKAGE / "core").rglob("*.py"):
+        assert set(imported(file)) <= {"torch", "numpy", "mcnn_ray", *sys.stdlib_module_names}, file
+
+
+def test_ray_and_mlflow_are_imported_in_few_places():
+    users = {"ray": set(), "mlflow": set()}
+    for file in PACKAGE.rglob("*.py"):
+        for module in set(imported(file)) & users.keys():
+            users[module].add(file.relative_to(PACKAGE).as_posix())
+    assert users["mlflow"] == {"tracking.py"}
+    assert users["ray"] == {"rollout/pool.py", "sweep/cluster.py", "sweep/training.py"}
+
+
+def test_core_policies_and_packs_import_without_ray_mlflow_or_simulators():
+    blocked = "ray mlflow gymnasium gymnasium_robotics minari mujoco h5py pydantic yaml matplotlib"
+    program = f"""
+import sys
+for name in {blocked.split()!r}:
+    sys.modules[name] = None
+import mcnn_ray.core.codebook, mcnn_ray.policies.loading, mcnn_ray.training.pack, mcnn_ray.training.run
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,136 @@
+import numpy as np
+import pytest
+import torch
+
+from mcnn_ray.core.blend import beta_at
+from mcnn_ray.errors import ConfigError
+from mcnn_ray.member import make_member
+from mcnn_ray.training.pack import CHUNK_STEPS, Pack, TrainingData
+from tests.core.test_blend import paper_sigma
+
+KEYS = [("neural-gas", 0.1, 0), ("random", 0.2, 0)]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def training_data(rows=400, obs=7, actions=4):
+    generator = torch.Generator().manual_seed(0)
+
+    def uniform(*shape):
+        return torch.rand(*shape, generator=generator) * 2 - 1
+
+    return TrainingData(
+        obs_ND=uniform(rows, obs) * 2,
+        actions_NA=uniform(rows, actions),
+        memory_actions={key: uniform(rows, actions) for key in KEYS},
+        distances={key: uniform(rows).abs() for key in KEYS},
+    )
+
+
+def member(method="mcnn+mlp", **changes):
+    values = {"steps": 1000, "batch_size": 32, "hidden": (16, 16), "lambda_": 1.0}
+    return make_member(method=method, **{**values, **changes})
+
+
+PACK = [
+    member(seed=0, lambda_=0.1),
+    member("bc", seed=1),
+    member(seed=2, lambda_=10.0, L=0.5, memories="random", memory_fraction=0.2),
+    member("bc", seed=0),
+    member(seed=0, lambda_=10.0),
+]
+
+
+@pytest.mark.parametrize("position", range(len(PACK)))
+def test_member_trained_in_a_pack_equals_the_same_member_trained_alone(position):
+    together = Pack(PACK, training_data()).train(500)
+    alone = Pack([PACK[position]], training_data()).train(500)
+    np.testing.assert_allclose(together[:, position], alone[:, 0], atol=1e-5, rtol=0)
+
+
+def autograd_losses(one, data, steps):
+    """The same training written with torch's own layers, autograd and Adam."""
+    pack = Pack([one], data)
+    layers = []
+    for weight, bias in pack.layers(0):
+        layer = torch.nn.Linear(*weight.shape)
+        layer.weight.data, layer.bias.data = torch.from_numpy(weight.T.copy()), torch.from_numpy(bias)
+        layers += [layer, torch.nn.ReLU()]
+    network = torch.nn.Sequential(*layers[:-1])
+    optimiser = torch.optim.Adam(network.parameters(), lr=one.learning_rate)
+    generator = pack._generators[0]
+    losses = []
+    for start in range(0, steps, CHUNK_STEPS):
+        batches = torch.randint(len(data.obs_ND), (CHUNK_STEPS, one.batch_size), generator=generator)
+        for step, rows in enumerate(batches, start + 1):
+            output = network(data.obs_ND[rows])
+            if one.codebook_key is None:
+                action = torch.tanh(output)
+            else:
+                weight = torch.exp(-one.lambda_ * data.distances[one.codebook_key][rows])[:, None]
+                memory = data.memory_actions[one.codebook_key][rows]
+                action = weight * memory + one.L * (1 - weight) * paper_sigma(output, beta_at(step))
+            loss = torch.nn.functional.mse_loss(action, data.actions_NA[rows])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("position", [1, 2])
+def test_hand_written_gradient_trains_like_autograd(position):
+    losses = Pack([PACK[position]], training_data()).train(300)[:, 0]
+    np.testing.assert_allclose(losses, autograd_losses(PACK[position], training_data(), 300), atol=2e-5, rtol=0)
+
+
+def test_training_lowers_the_loss_of_every_member():
+    data = training_data()
+    data.actions_NA = torch.tanh(data.obs_ND[:, :4])
+    losses = Pack([member("bc", learning_rate=3e-3), member(lambda_=10.0, learning_rate=3e-3)], data).train(1000)
+    assert (losses[-50:].mean(0) < 0.3 * losses[:50].mean(0)).all()
+
+
+def test_members_of_one_setting_differ_by_seed_and_repeat_with_it():
+    first = Pack([member(seed=0), member(seed=1), member(seed=0)], training_data()).train(100)
+    np.testing.assert_array_equal(first[:, 0], first[:, 2])
+    assert not np.array_equal(first[:, 0], first[:, 1])
+
+
+def test_resumed_pack_continues_bit_for_bit():
+    whole = Pack(PACK, training_data())
+    expected = whole.train(4 * CHUNK_STEPS)
+    half = Pack(PACK, training_data())
+    half.train(2 * CHUNK_STEPS)
+    resumed = Pack(PACK, training_data())
+    resumed.load_state(half.state())
+    np.testing.assert_array_equal(resumed.train(2 * CHUNK_STEPS), expected[2 * CHUNK_STEPS :])
+    for position in range(len(PACK)):
+        for (w, b), (w2, b2) in zip(whole.layers(position), resumed.layers(position), strict=True):
+            np.testing.assert_array_equal(w, w2)
+            np.testing.assert_array_equal(b, b2)
+
+
+def test_member_at_lambda_zero_gets_no_gradient():
+    """All weight is the memory's, so the network cannot matter."""
+    pack = Pack([member(lambda_=0.0)], training_data())
+    before = pack.layers(0)
+    pack.train(50)
+    for (w, b), (w2, b2) in zip(before, pack.layers(0), strict=True):
+        np.testing.assert_array_equal(w, w2)
+        np.testing.assert_array_equal(b, b2)
+
+
+def test_packs_that_cannot_train_are_refused():
+    with pytest.raises(ConfigError, match="batch size 500 is larger than the 400"):
+        Pack([member(batch_size=500)], training_data())
+    with pytest.raises(ConfigError, match="members of one shape"):
+        Pack([member(), member(hidden=(8,))], training_data())
+    with pytest.raises(ConfigError, match="1nn is not trained"):
+        Pack([make_member(method="1nn", steps=1)], training_data())
