@@ -6,11 +6,15 @@ BIN := .venv/bin
 
 setup: .venv/.installed
 
-# torch comes first and alone, so that the pinned build is taken before anything else asks for "a torch".
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+
+# torch comes first, with what its build for this machine needs; the rest is pinned whole, so nothing is resolved again.
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP) install --no-compile -c constraints.txt torch
+	$(PIP) install --no-compile --no-deps -r constraints.txt
+	$(PIP) install --no-deps -e .
+	$(PIP) check
 	touch $@
 
 quickstart: setup

@@ -24,6 +24,7 @@ __all__ = [
     "read_tensors",
     "replace_directory",
     "verify_manifest",
+    "write_bytes",
     "write_directory",
     "write_json",
     "write_text",
@@ -147,17 +148,22 @@ def read_tensors(path: Path) -> dict[str, Any]:
         raise ArtifactError(f"{path} is not a whole safetensors file: {error}") from error
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all: temporary file, fsync, rename."""
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all: temporary file, fsync, rename; parents are made."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
-        temporary.write_text(text)
+        temporary.write_bytes(content)
         _sync(temporary)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all."""
+    write_bytes(path, text.encode())
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:

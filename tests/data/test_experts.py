@@ -9,8 +9,9 @@ import typer
 from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
-from mcnn_ray.data import distill, experts
-from mcnn_ray.data.distill import Rollouts, Settings, Standing, distil, main, roll_out
+from mcnn_ray.data import experts
+from mcnn_ray.data.distill import main
+from mcnn_ray.data.distillation import Agreement, Rollouts, Settings, Standing, distil, roll_out
 from mcnn_ray.data.experts import Expert, expert_names
 from mcnn_ray.errors import ArtifactError, ConfigError
 from mcnn_ray.tasks.catalogue import ADROIT_NAMES, find_task
@@ -201,7 +202,7 @@ def test_an_expert_outside_its_originals_intervals_is_not_accepted(returns, succ
             Rollouts(observations=np.zeros((1, 1)), returns=returns + spread, success_any=success, success_last=success)
         )
 
-    agreement = distill.Agreement(
+    agreement = Agreement(
         original=standing(1.0, 90),
         student=standing(returns, successes),
         episodes=100,
@@ -210,17 +211,3 @@ def test_an_expert_outside_its_originals_intervals_is_not_accepted(returns, succ
         simulator={},
     )
     assert agreement.reached is reached
-
-
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
-    path = tmp_path / "door.safetensors"
-    path.write_bytes(b"old")
-
-    def full(_descriptor):
-        raise OSError("disk full")
-
-    monkeypatch.setattr(distill.os, "fsync", full)
-    with pytest.raises(OSError, match="disk full"):
-        distill._write(path, {"x": np.zeros(1, np.float32)}, {})
-    assert [file.name for file in tmp_path.iterdir()] == ["door.safetensors"]
-    assert path.read_bytes() == b"old"
