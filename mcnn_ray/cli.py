@@ -331,6 +331,7 @@ def main(arguments: list[str] | None = None, defaults: dict[str, Any] | None = N
         arguments: None takes the program's own.
         defaults: keys of `SweepConfig` that `mcnn sweep` starts from; what scripts in `sweeps/` set.
     """
+    sys.path.insert(0, str(Path.cwd()))  # environments of a user's own module, named module:id
     try:
         app(arguments, obj=defaults)
     except McnnError as error:

@@ -28,7 +28,7 @@ SWEEP: dict[str, Any] = {
     "lambda": [0.01, 0.1, 1.0, 10.0],
     "memory_fraction": [0.025, 0.1],
     "seed": [0, 1],
-    "steps": 4000,
+    "steps": 3000,
     "episodes": 20,
 }
 

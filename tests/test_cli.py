@@ -189,6 +189,7 @@ def datasets(pen_demonstrations):
         (["--task", "door-expert-v1"], 1, "45 observation numbers, the environment of door-expert-v1 has 39"),
         (["--dataset", "me/none-v0"], 1, "no demonstrations for pen-expert-v1"),
         (["--demonstrations", "7"], 2, "has 6; ask for 1 to 6"),
+        (["--batch-size", "601"], 2, "batch size 601 is larger than the 600 demonstration steps"),
         (["none.yaml"], 2, "cannot read none.yaml"),
     ],
 )

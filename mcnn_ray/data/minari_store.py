@@ -217,7 +217,12 @@ def _plain_spec(env: gym.Env[Any, Any]) -> Any:
     if spec is None:
         return None
     limit = env.spec.max_episode_steps if env.spec is not None else None
-    return replace(spec, additional_wrappers=(), max_episode_steps=limit)
+    plain = replace(spec, additional_wrappers=(), max_episode_steps=limit)
+    try:
+        plain.to_json()
+    except (TypeError, ValueError):
+        return None  # registered with a class or with arguments that JSON cannot hold: the spaces alone are stored
+    return plain
 
 
 @contextmanager

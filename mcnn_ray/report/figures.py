@@ -46,17 +46,19 @@ def save_score_figure(rows: Sequence[Row], task_id: str, path: Path) -> Path:
             _draw_band(axes, row, next(colours))
     if with_memories:
         lambdas = sorted({row.member.lambda_ for row in with_memories if row.member.lambda_ is not None})
-        positive = [value for value in lambdas if value > 0]
-        axes.set_xscale("symlog", linthresh=min(positive) if positive else 1.0)
+        if lambdas[0] > 0:
+            axes.set_xscale("log")
+        else:  # 0 has no logarithm; it gets a place a decade below the rest
+            axes.set_xscale("symlog", linthresh=min([value for value in lambdas if value > 0], default=1.0))
         axes.set_xticks(lambdas, [f"{value:g}" for value in lambdas])
         axes.minorticks_off()
         axes.set_xlabel("lambda (per standardised unit of distance)")
     else:
         axes.set_xticks([])
+    axes.margins(x=0.08)
     axes.set_ylabel(f"{_quantity(rows)}, 95 % interval")
-    axes.set_title(
-        f"{task_id}: {rows[0].episodes} episodes, up to {max(len(row.seeds) for row in rows)} training seed(s)"
-    )
+    seeds = max(len(row.seeds) for row in rows)
+    axes.set_title(f"{task_id}: {rows[0].episodes} episodes for each of {seeds} training seed(s)")
     axes.grid(axis="y", alpha=0.3)
     axes.legend(fontsize="small")
     path.parent.mkdir(parents=True, exist_ok=True)

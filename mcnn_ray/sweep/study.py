@@ -165,6 +165,11 @@ def open_study(config: SweepConfig) -> Study:
     )
     if config.demonstrations is not None:
         demonstrations = demonstrations.subset(config.demonstrations)
+    if config.batch_size > demonstrations.steps and any(member.trained for member in config.members()):
+        raise ConfigError(
+            f"the batch size {config.batch_size} is larger than the {demonstrations.steps} demonstration steps of "
+            f"{demonstrations.source}; use at most {demonstrations.steps}"
+        )
     standardiser = Standardiser.fit(demonstrations.observations_ND)
     return Study(
         task=task,

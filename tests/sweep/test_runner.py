@@ -9,10 +9,14 @@ import sys
 import time
 from pathlib import Path
 
+import gymnasium as gym
+import minari
 import mlflow
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from minari.data_collector import EpisodeBuffer
 
 from mcnn_ray.config import SweepConfig
 from mcnn_ray.errors import ConfigError
@@ -155,6 +159,72 @@ def test_damaged_codebook_in_the_cache_is_learned_again(finished, config):
     again = run_sweep(SweepConfig.parse(config, "test"), storage)
     assert again.rows == result.rows
     assert arrays.read_bytes() == whole
+
+
+OWN_ENVIRONMENT = """
+import gymnasium as gym
+import numpy as np
+
+class Reach(gym.Env):
+    observation_space = gym.spaces.Box(-10, 10, (2,), np.float32)
+    action_space = gym.spaces.Box(-2, 3, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.gap, self.age = self.np_random.uniform(-5, 5), 0
+        return np.array([self.gap, self.age], np.float32), {}
+
+    def step(self, action):
+        self.gap, self.age = self.gap + float(action[0]), self.age + 1
+        done = abs(self.gap) < 0.1
+        return np.array([self.gap, self.age], np.float32), -abs(self.gap), done, self.age >= 20, {"success": done}
+
+gym.register("Reach-v0", "my_robots:Reach")
+"""
+
+
+def record_reach(folder):
+    """Record demonstrations of the user's environment with plain Minari code, as a user would."""
+    (folder / "my_robots.py").write_text(OWN_ENVIRONMENT)
+    sys.path.insert(0, str(folder))
+    env = gym.make("my_robots:Reach-v0")
+    episodes = []
+    for seed in range(100):
+        observation, _ = env.reset(seed=seed)
+        observations, actions, rewards, done = [observation], [], [], False
+        while not done:
+            actions.append(np.clip([-observation[0]], -2, 3).astype(np.float32))
+            observation, reward, terminated, truncated, _ = env.step(actions[-1])
+            observations.append(observation)
+            rewards.append(reward)
+            done = terminated or truncated
+        ends = [False] * (len(actions) - 1)
+        episodes.append(
+            EpisodeBuffer(
+                id=seed,
+                observations=np.stack(observations),
+                actions=np.stack(actions),
+                rewards=rewards,
+                terminations=[*ends, terminated],
+                truncations=[*ends, truncated],
+            )
+        )
+    minari.create_dataset_from_buffers("me/reach/demo-v0", episodes, env=env)
+    sys.path.remove(str(folder))
+
+
+def test_own_environment_and_dataset_go_the_whole_way(tmp_path, minari_store):
+    record_reach(tmp_path)
+    flags = ["my_robots:Reach-v0@me/reach/demo-v0", "--steps", "1500", "--lambda", "10", "--memory-fraction", "0.5"]
+    flags += ["--batch-size", "32", "--hidden", "32,32", "--learning-rate", "0.003", "--episodes", "10", "--json"]
+    environment = {**os.environ, "MINARI_DATASETS_PATH": str(minari_store)}
+    command = [str(Path(sys.executable).parent / "mcnn"), "train", *flags]
+    ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    assert ended.returncode == 0, ended.stderr
+    row = json.loads(ended.stdout)
+    assert row["score"] is None
+    assert row["n"] == 10
+    assert row["success"] >= 0.8
 
 
 COMMAND = [sys.executable, "-m", "mcnn_ray", "sweep"]
