@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -271,11 +271,9 @@ def ui(
     if not uri.startswith("sqlite:"):
         raise ConfigError("MLFLOW_TRACKING_URI names a server of its own; open that in the browser, or unset it")
     error_console.print(f"MLflow shows {storage} on http://127.0.0.1:{port} (end with Ctrl-C)", highlight=False)
+    # In this process's place, so that what ends `mcnn ui` ends the server.
     command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri, "--host", "127.0.0.1"]
-    try:
-        raise typer.Exit(subprocess.call([*command, "--port", str(port)]))
-    except KeyboardInterrupt:
-        raise typer.Exit(0) from None
+    os.execv(sys.executable, [*command, "--port", str(port)])
 
 
 def _given(flags: dict[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ _MEMBER_TAG = "mcnn.member"
 _SWEEP_TAG = "mcnn.sweep"
 _PARENT_TAG = "mlflow.parentRunId"
 _NAME_TAG = "mlflow.runName"
+_KIND_TAG = "mlflow.experimentKind"  # has the UI open on runs and metrics instead of prompts and traces
 _BATCH = 1000  # metrics in one request: MLflow's limit
 
 
@@ -102,7 +103,9 @@ class Tracker:
         if experiment is None:
             # A server decides itself where artifacts go; the local store keeps them beside it.
             location = (storage / "artifacts").resolve().as_uri() if uri.startswith("sqlite:") else None
-            self._experiment = self._client.create_experiment(task_id, artifact_location=location)
+            self._experiment = self._client.create_experiment(
+                task_id, artifact_location=location, tags={_KIND_TAG: "custom_model_development"}
+            )
         else:
             self._experiment = experiment.experiment_id
 

@@ -283,3 +283,19 @@ def test_sweep_script_takes_the_flags_of_mcnn_sweep(monkeypatch, capsys, tmp_pat
     assert not ended.value.code
     assert "door-expert-v1: 10 demonstrations" in capsys.readouterr().out
     assert (tmp_path / "runs" / "script" / "scores.png").is_file()
+
+
+def test_human_door_demonstrations_import_and_sweep_to_a_table(mcnn, shared_data, ray_running):
+    file, dataset = shared_data / "adroit_door_human.npz", "mcnn/door/human-v0"
+    status, _, err = mcnn("data", "import", file, dataset, "--task", "door-human-v1")
+    assert status == 1
+    assert "largest magnitude 1.37" in err
+    status, out, err = mcnn("data", "import", file, dataset, "--task", "door-human-v1", "--clip-actions")
+    assert status == 0, err
+    assert "25" in out
+    flags = ["--memory-fraction", 0.025, "--steps", 200, "--hidden", "32", "--episodes", 2, "--json"]
+    status, out, err = mcnn("sweep", "--task", "door-human-v1", *flags)
+    assert status == 0, err
+    rows = json.loads(out)
+    assert [row["method"] for row in rows] == ["mcnn+mlp", "bc", "1nn"]
+    assert all(np.isfinite(row["score"]) for row in rows)

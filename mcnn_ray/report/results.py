@@ -42,19 +42,22 @@ class Row:
         values: dict[str, Any] = {
             "method": self.member.method,
             "lambda": self.member.lambda_,
-            "L": self.member.L,
             "memory_fraction": self.member.memory_fraction,
-            "memories": self.member.memories,
-            "steps": self.member.steps,
+        }
+        known = self.metrics()
+        for name in ("score", "return", "success"):
+            values |= {f"{name}{suffix}": known.get(f"{name}{suffix}") for suffix in ("", "_low", "_high")}
+        return {
+            **values,
+            "n": self.episode_return.n,
             "seeds": list(self.seeds),
             "episodes_per_seed": self.episodes,
             "first_episode_seed": self.episode_seeds[0],
             "last_episode_seed": self.episode_seeds[1],
+            "L": self.member.L,
+            "memories": self.member.memories,
+            "steps": self.member.steps,
         }
-        known = self.metrics()
-        for name in ("return", "score", "success"):
-            values |= {f"{name}{suffix}": known.get(f"{name}{suffix}") for suffix in ("", "_low", "_high")}
-        return {**values, "n": self.episode_return.n}
 
     def metrics(self) -> dict[str, float]:
         """Return means and interval ends by name, without those that do not apply."""
