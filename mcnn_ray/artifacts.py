@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -20,6 +21,7 @@ from mcnn_ray.errors import ArtifactError
 __all__ = [
     "MANIFEST",
     "content_hash",
+    "locked",
     "read_json",
     "read_tensors",
     "replace_directory",
@@ -79,6 +81,27 @@ def write_directory(target: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     _sync(target.parent)
+
+
+@contextmanager
+def locked(path: Path, wait: bool = True) -> Iterator[None]:
+    """Hold a lock on a path inside the block, against other processes on this machine.
+
+    Args:
+        path: what is locked; the lock is a file beside it with `.lock` added, which stays.
+        wait: wait for a lock that another process holds; else refuse.
+
+    Raises:
+        ArtifactError: another process holds it and wait is false.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f"{path.name}.lock").open("w") as file:
+        try:
+            # Let go of when the file is closed, also by the process's death.
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ArtifactError(f"{path} is being worked on by another process; wait for its end") from None
+        yield
 
 
 def replace_directory(temporary: Path, target: Path) -> None:

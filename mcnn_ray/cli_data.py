@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +10,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from mcnn_ray.terminal import StageProgress, output_console
+from mcnn_ray.terminal import AsJson, StageProgress, output_console, print_json
 
 __all__ = ["data_app"]
 
@@ -92,7 +90,7 @@ def import_file(
 @data_app.command()
 def info(
     name: Annotated[str, typer.Argument(help="Minari id, or a task's name.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show what is in a dataset: episodes, lengths, returns, ranges.
 
@@ -102,10 +100,16 @@ def info(
 
 
 def _show(name: str, as_json: bool) -> None:
-    from mcnn_ray.data.minari_store import read_minari, task_demonstrations
-    from mcnn_ray.tasks.catalogue import CATALOGUE
+    from mcnn_ray.data.minari_store import dataset_exists, read_minari, task_demonstrations
+    from mcnn_ray.tasks.catalogue import CATALOGUE, find_task
 
-    data = task_demonstrations(CATALOGUE[name]) if name in CATALOGUE else read_minari(name)
+    if name in CATALOGUE or "@" in name:
+        data = task_demonstrations(find_task(name))
+    elif dataset_exists(name) or "/" in name:
+        data = read_minari(name)
+    else:
+        find_task(name)  # says which task or dataset is near
+        return
     constant = np.flatnonzero(data.observations_ND.max(0) == data.observations_ND.min(0))
     facts = {
         "dataset": data.source,
@@ -125,7 +129,7 @@ def _show(name: str, as_json: bool) -> None:
         "provenance": data.provenance,
     }
     if as_json:
-        sys.stdout.write(json.dumps(facts) + "\n")
+        print_json(facts)
         return
     table = Table(box=box.SIMPLE_HEAD, show_header=False)
     table.add_column(no_wrap=True)

@@ -23,6 +23,8 @@ def _as_list(value: Any) -> Any:
     return value if isinstance(value, (list, tuple)) else [value]
 
 
+RESERVED_NAMES = ("mlflow.db", "artifacts", "cache", "memories")  # of the storage folder
+
 Floats = Annotated[tuple[float, ...], BeforeValidator(_as_list), Field(min_length=1)]
 Ints = Annotated[tuple[int, ...], BeforeValidator(_as_list), Field(min_length=1)]
 Strings = Annotated[tuple[str, ...], BeforeValidator(_as_list), Field(min_length=1)]
@@ -41,6 +43,7 @@ class SweepConfig(BaseModel):
         memory_fraction: codebook sizes over dataset size.
         memories: ways of picking memories.
         memory_seed: seed of the codebooks.
+        memory_action: what memories return, `expert` or `mean`.
         seed: training seeds.
         steps: gradient steps of each member.
         learning_rate: Adam's.
@@ -50,13 +53,14 @@ class SweepConfig(BaseModel):
         clip_actions: clip demonstrated actions to the environment's bounds instead of refusing them.
         constant_columns: refuse, or ignore, observation columns that never change.
         min_episodes: refuse datasets with fewer episodes.
+        checkpoint_s: seconds of training that a crash may cost at most, about.
         name: of the sweep and its folder; by default the task and a hash of the configuration.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     task: str
-    dataset: str | None = None
+    dataset: str | None = Field(default=None, min_length=1)
     demonstrations: int | None = None
     method: Strings = ("mcnn+mlp", "bc", "1nn")
     lambda_: Floats = Field(default=(0.1,), alias="lambda")
@@ -64,6 +68,7 @@ class SweepConfig(BaseModel):
     memory_fraction: Floats = (0.1,)
     memories: Strings = ("neural-gas",)
     memory_seed: int = 0
+    memory_action: Strings = ("expert",)
     seed: Ints = (0,)
     steps: int = 20_000
     learning_rate: float = 3e-4
@@ -73,6 +78,7 @@ class SweepConfig(BaseModel):
     clip_actions: bool = False
     constant_columns: Literal["refuse", "ignore"] = "refuse"
     min_episodes: int = Field(default=2, ge=1)
+    checkpoint_s: float = Field(default=20.0, ge=0)
     name: str | None = None
 
     @classmethod
@@ -95,7 +101,9 @@ class SweepConfig(BaseModel):
                 raise ConfigError(
                     f"{source}: unknown way to pick memories '{way}'; {did_you_mean(way, CODEBOOK_METHODS)}"
                 )
-        if config.name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", config.name):
+        if config.name in RESERVED_NAMES:
+            raise ConfigError(f"{source}: the name '{config.name}' is kept for the store itself; choose another")
+        if config.name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", config.name):
             raise ConfigError(
                 f"{source}: name '{config.name}' cannot name a folder; use letters, digits, dots, dashes, underscores"
             )
@@ -113,7 +121,9 @@ class SweepConfig(BaseModel):
         Raises:
             ConfigError: a value cannot be used.
         """
-        grid = itertools.product(self.method, self.memories, self.memory_fraction, self.L, self.lambda_, self.seed)
+        grid = itertools.product(
+            self.method, self.memories, self.memory_action, self.memory_fraction, self.L, self.lambda_, self.seed
+        )
         members = [
             make_member(
                 method=method,
@@ -124,11 +134,12 @@ class SweepConfig(BaseModel):
                 memory_fraction=fraction,
                 memories=memories,
                 memory_seed=self.memory_seed,
+                memory_action=action,
                 learning_rate=self.learning_rate,
                 batch_size=self.batch_size,
                 hidden=self.hidden,
             )
-            for method, memories, fraction, L, lambda_, seed in grid
+            for method, memories, action, fraction, L, lambda_, seed in grid
         ]
         return list(dict.fromkeys(members))
 
@@ -137,7 +148,7 @@ class SweepConfig(BaseModel):
         """The given name, or one made of the task and a hash of what is asked for."""
         if self.name is not None:
             return self.name
-        digest = content_hash(self.model_dump(mode="json"))[:8]
+        digest = content_hash(self.model_dump(mode="json", exclude={"checkpoint_s"}))[:8]
         return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', self.task)}-{digest}"
 
 

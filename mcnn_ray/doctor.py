@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import re
 import shutil
+import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from mcnn_ray.errors import McnnError
 
@@ -109,16 +110,24 @@ def _demonstrations() -> list[Finding]:
 def _disk(storage: Path) -> Finding:
     folder = next(path for path in [storage.resolve(), *storage.resolve().parents] if path.exists())
     free_gib = shutil.disk_usage(folder).free / 2**30
-    works = free_gib >= _LOW_DISK_GIB and os.access(folder, os.W_OK)
-    detail = f"{storage}: {free_gib:.1f} GiB free" + ("" if os.access(folder, os.W_OK) else ", not writable")
+    usable = folder.is_dir() and os.access(folder, os.W_OK)
+    works = free_gib >= _LOW_DISK_GIB and usable
+    detail = f"{storage}: {free_gib:.1f} GiB free" + ("" if usable else f", {folder} is no folder to write in")
     return Finding(
         what="storage", works=works, detail=detail, mend="" if works else "choose another folder: --storage DIR"
     )
 
 
 def _tracking(storage: Path) -> Finding:
-    from mcnn_ray.tracking import tracking_uri
+    from mcnn_ray.tracking import public_address, tracking_uri
 
-    # A server's address may carry a password.
-    address = re.sub(r"//[^/@]*@", "//", tracking_uri(storage))
-    return Finding(what="MLflow server", works=True, detail=f"results go to {address}")
+    uri = tracking_uri(storage)
+    address = public_address(uri)
+    if uri.startswith("http"):
+        parts = urlsplit(uri)
+        try:
+            socket.create_connection((parts.hostname or "", parts.port or 80), timeout=2).close()
+        except OSError as error:
+            mend = "start it, or unset MLFLOW_TRACKING_URI"
+            return Finding(what="MLflow", works=False, detail=f"no answer from {address}: {error}", mend=mend)
+    return Finding(what="MLflow", works=True, detail=f"results go to {address}")

@@ -11,8 +11,11 @@ __all__ = [
     "DatasetError",
     "McnnError",
     "SimulationError",
+    "TrackingError",
     "did_you_mean",
 ]
+
+_SHOWN = 24  # options in a message
 
 
 class McnnError(Exception):
@@ -39,6 +42,10 @@ class ArtifactError(McnnError):
     """A file that this package wrote is missing, damaged, or of another version."""
 
 
+class TrackingError(McnnError):
+    """MLflow's store or server cannot be used."""
+
+
 class SimulationError(McnnError):
     """An environment cannot be made, or breaks its contract in reset or step."""
 
@@ -55,4 +62,6 @@ def did_you_mean(name: str, options: Iterable[str]) -> str:
     """
     choices = sorted(options)
     near = difflib.get_close_matches(name, choices, n=1, cutoff=0.6)
-    return f"did you mean '{near[0]}'?" if near else f"valid: {', '.join(choices)}"
+    if near:
+        return f"did you mean '{near[0]}'?"
+    return f"valid: {', '.join(choices[:_SHOWN])}" + (", ..." if len(choices) > _SHOWN else "")

@@ -9,11 +9,17 @@ from typing import Any
 from mcnn_ray.artifacts import content_hash
 from mcnn_ray.errors import ConfigError, did_you_mean
 
-__all__ = ["METHODS", "Member", "make_member"]
+__all__ = ["MEMORY_ACTIONS", "METHODS", "CodebookKey", "Member", "MemoryKey", "make_member"]
 
+_FORMAT = 1  # raised whenever the same member on the same data trains to another policy
+_LARGEST = 1e30  # of lambda and L: squares and products with distances stay far from overflow in float32
+MEMORY_ACTIONS = ("expert", "mean")
 METHODS = ("bc", "mcnn+mlp", "1nn")
 _WITH_MEMORIES = ("mcnn+mlp",)
 _TRAINED = ("bc", "mcnn+mlp")
+
+CodebookKey = tuple[str, float, int]  # way of picking, fraction, seed
+MemoryKey = tuple[str, float, int, str]  # the same and the kind of action
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +35,10 @@ class Member:
         lambda_: rate at which memories lose weight with distance, at least 0, per standardised unit.
         L: bound of the network's part in units of the action bounds, above 0.
         memory_fraction: memories over demonstration steps, in (0, 1].
-        memories: how memories are picked, `neural-gas` or `random`.
-        memory_seed: seed of the codebook; the codebook is shared by all members that agree on these four.
+        memories: how memories are picked, one of `mcnn_ray.core.codebook.CODEBOOK_METHODS`.
+        memory_seed: seed of the codebook; members that agree on these three share it.
+        memory_action: what a memory returns: the `expert`'s action there (the paper), or the `mean` action of all
+            demonstrations nearest to it, which evens out a noisy expert.
         learning_rate: Adam's, above 0.
         batch_size: transitions a step, at least 1.
         hidden: widths of the hidden layers.
@@ -44,6 +52,7 @@ class Member:
     memory_fraction: float | None = None
     memories: str | None = None
     memory_seed: int | None = None
+    memory_action: str | None = None
     learning_rate: float | None = None
     batch_size: int | None = None
     hidden: tuple[int, ...] = ()
@@ -54,18 +63,36 @@ class Member:
         return self.method in _TRAINED
 
     @property
-    def codebook_key(self) -> tuple[str, float, int] | None:
+    def codebook_key(self) -> CodebookKey | None:
         """(way of picking, fraction, seed) of its codebook, or None when it uses none."""
         if self.memories is None or self.memory_fraction is None or self.memory_seed is None:
             return None
         return (self.memories, self.memory_fraction, self.memory_seed)
 
     @property
+    def memory_key(self) -> MemoryKey | None:
+        """The codebook's key and the memories' kind of action, or None when it uses none."""
+        if self.codebook_key is None or self.memory_action is None:
+            return None
+        return (*self.codebook_key, self.memory_action)
+
+    @property
+    def memory_label(self) -> str:
+        """Memory fraction in percent, and whatever of memories and L is not the paper's; empty without memories."""
+        if self.memory_fraction is None:
+            return ""
+        parts = [f"{100 * self.memory_fraction:g}%"]
+        parts += [self.memories] if self.memories not in (None, "neural-gas") else []
+        parts += ["mean action"] if self.memory_action == "mean" else []
+        parts += [f"L={self.L:g}"] if self.L not in (None, 1.0) else []
+        return " ".join(parts)
+
+    @property
     def label(self) -> str:
         """Short name for tables, e.g. `mcnn+mlp lambda=1 memories=10% seed=0`."""
         parts = [self.method]
         if self.lambda_ is not None and self.memory_fraction is not None:
-            parts += [f"lambda={self.lambda_:g}", f"memories={100 * self.memory_fraction:g}%"]
+            parts += [f"lambda={self.lambda_:g}", f"memories={self.memory_label}"]
         return " ".join([*parts, f"seed={self.seed}"])
 
     def parameters(self) -> dict[str, Any]:
@@ -88,7 +115,9 @@ class Member:
 
     def identity(self, task_id: str, dataset_sha256: str) -> str:
         """Return 12 hex digits that name this training: equal members on equal data have the same."""
-        return content_hash({"member": self.parameters(), "task": task_id, "dataset": dataset_sha256})[:12]
+        return content_hash(
+            {"format": _FORMAT, "member": self.parameters(), "task": task_id, "dataset": dataset_sha256}
+        )[:12]
 
 
 def make_member(
@@ -101,6 +130,7 @@ def make_member(
     memory_fraction: float = 0.1,
     memories: str = "neural-gas",
     memory_seed: int = 0,
+    memory_action: str = "expert",
     learning_rate: float = 3e-4,
     batch_size: int = 256,
     hidden: tuple[int, ...] = (256, 256),
@@ -122,7 +152,7 @@ def make_member(
         math.isfinite(learning_rate) and learning_rate > 0, "learning_rate", learning_rate, "a finite number above 0"
     )
     _require(len(hidden) >= 1 and min(hidden) >= 1, "hidden", list(hidden), "one or more widths of at least 1")
-    _require(seed >= 0, "seed", seed, "at least 0")
+    _require(0 <= seed < 2**63, "seed", seed, "at least 0 and below 2**63")
     trained: dict[str, Any] = {
         "method": method,
         "seed": seed,
@@ -133,10 +163,12 @@ def make_member(
     }
     if method not in _WITH_MEMORIES:
         return Member(**trained)
-    _require(math.isfinite(lambda_) and lambda_ >= 0, "lambda", lambda_, "a finite number of at least 0")
-    _require(math.isfinite(L) and L > 0, "L", L, "a finite number above 0")
+    _require(0 <= lambda_ <= _LARGEST, "lambda", lambda_, "a finite number of at least 0")
+    _require(0 < L <= _LARGEST, "L", L, "a finite number above 0")
     _require(0 < memory_fraction <= 1, "memory_fraction", memory_fraction, "above 0 and at most 1, e.g. 0.1")
-    _require(memory_seed >= 0, "memory_seed", memory_seed, "at least 0")
+    if memory_action not in MEMORY_ACTIONS:
+        raise ConfigError(f"unknown memory action '{memory_action}'; {did_you_mean(memory_action, MEMORY_ACTIONS)}")
+    _require(0 <= memory_seed < 2**63, "memory_seed", memory_seed, "at least 0 and below 2**63")
     return Member(
         **trained,
         lambda_=lambda_,
@@ -144,6 +176,7 @@ def make_member(
         memory_fraction=memory_fraction,
         memories=memories,
         memory_seed=memory_seed,
+        memory_action=memory_action,
     )
 
 

@@ -20,15 +20,25 @@ class Interval:
 
     Attributes:
         mean: the estimate.
-        low: lower end.
-        high: upper end.
+        low: lower end; None where a single observation tells nothing about it.
+        high: upper end; None likewise.
         n: number of observations behind it.
     """
 
     mean: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     n: int
+
+    def text(self, digits: int, scale: float = 1.0) -> str:
+        """Return `mean [low, high]` with so many decimals, each multiplied by scale."""
+        if self.low is None or self.high is None:
+            return f"{scale * self.mean:.{digits}f} [n/a]"
+        return f"{scale * self.mean:.{digits}f} [{scale * self.low:.{digits}f}, {scale * self.high:.{digits}f}]"
+
+    def covers(self, value: float) -> bool:
+        """Tell whether a value lies inside the interval."""
+        return self.low is not None and self.high is not None and self.low <= value <= self.high
 
 
 def rate_interval(successes: int, n: int) -> Interval:
@@ -42,22 +52,22 @@ def rate_interval(successes: int, n: int) -> Interval:
     return Interval(mean=successes / n, low=float(found.low), high=float(found.high), n=n)
 
 
-def mean_interval(strata: Sequence[Sequence[float]]) -> Interval:
-    """Return a mean with its stratified bootstrap interval (percentiles of 2,000 resamples, fixed seed).
+def mean_interval(values: Sequence[Sequence[float]]) -> Interval:
+    """Return a mean with its bootstrap interval (percentiles of 2,000 resamples, fixed seed).
 
-    Each stratum is resampled on its own, as in rliable (Agarwal et al. 2021). The strata here are training seeds, so
-    the interval speaks of these trainings over all episodes; it does not speak of trainings with other seeds.
+    Rows are training seeds, columns are episode starts. All training seeds meet the same starts, so whole columns are
+    resampled; to count every cell as independent would make the interval too narrow. The interval speaks of these
+    trainings over further starts, not of trainings with further seeds.
 
     Args:
-        strata: observations by training seed, none empty.
+        values: rows of equal length, at least one value.
     """
-    groups = [np.asarray(stratum, dtype=np.float64) for stratum in strata]
-    pooled = np.concatenate(groups)
-    if len(pooled) < 2 or pooled.min() == pooled.max():
-        return Interval(mean=float(pooled.mean()), low=float(pooled.mean()), high=float(pooled.mean()), n=len(pooled))
-    rng = np.random.default_rng(0)
-    sums = np.zeros(_RESAMPLES)
-    for group in groups:
-        sums += group[rng.integers(len(group), size=(_RESAMPLES, len(group)))].sum(1)
-    low, high = np.percentile(sums / len(pooled), [100 * (1 - _CONFIDENCE) / 2, 100 * (1 + _CONFIDENCE) / 2])
-    return Interval(mean=float(pooled.mean()), low=float(low), high=float(high), n=len(pooled))
+    table = np.asarray(values, dtype=np.float64)
+    starts = table.shape[1]
+    mean = float(table.mean())
+    if starts < 2:
+        return Interval(mean=mean, low=None, high=None, n=table.size)
+    drawn = np.random.default_rng(0).integers(starts, size=(_RESAMPLES, starts))
+    means = table.mean(0)[drawn].mean(1)
+    low, high = np.percentile(means, [100 * (1 - _CONFIDENCE) / 2, 100 * (1 + _CONFIDENCE) / 2])
+    return Interval(mean=mean, low=float(low), high=float(high), n=table.size)

@@ -1,11 +1,15 @@
-"""What people see while a command works: progress on standard error, so that standard output holds results alone."""
+"""What the commands share: common flags, progress on standard error, results alone on standard output."""
 
 from __future__ import annotations
 
+import json
 import sys
 import time
+from pathlib import Path
 from types import TracebackType
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -17,7 +21,11 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-__all__ = ["StageProgress", "error_console", "output_console"]
+__all__ = ["DEFAULT_STORAGE", "AsJson", "StageProgress", "Storage", "error_console", "output_console", "print_json"]
+
+Storage = Annotated[Path, typer.Option("--storage", help="Folder for sweeps, caches and the MLflow store.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of a table.")]
+DEFAULT_STORAGE = Path("runs")
 
 _LINE_EVERY_S = 15.0
 
@@ -58,8 +66,8 @@ class StageProgress:
 
     def __call__(self, stage: str, done: float, total: float) -> None:
         """Show how far a stage is."""
-        # A stage measured as a share is shown in percent.
-        shown, whole = (round(100 * done), 100) if total == 1.0 else (round(done), round(total))
+        # A stage measured as a share, a float, is shown in percent.
+        shown, whole = (round(100 * done), 100) if isinstance(total, float) else (round(done), round(total))
         if error_console.is_terminal:
             if stage not in self._tasks:
                 self._tasks[stage] = self._bars.add_task(stage, total=whole)
@@ -72,3 +80,8 @@ class StageProgress:
             error_console.print(f"{stage}: {shown:,} of {whole:,}", highlight=False)
         if ended:
             self._ended.add(stage)
+
+
+def print_json(value: Any) -> None:
+    """Print a JSON value as one line on standard output."""
+    sys.stdout.write(json.dumps(value) + "\n")

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mcnn_ray.errors import ArtifactError
+from mcnn_ray.artifacts import content_hash
+from mcnn_ray.errors import ArtifactError, TrackingError
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
 
-__all__ = ["MemberResult", "Tracker", "download_policy", "tracking_uri"]
+__all__ = ["MemberResult", "Tracker", "download_policy", "public_address", "tracking_uri"]
+
+logger = logging.getLogger(__name__)
 
 _MEMBER_TAG = "mcnn.member"
+_RESULT_TAG = "mcnn.result"
 _SWEEP_TAG = "mcnn.sweep"
 _PARENT_TAG = "mlflow.parentRunId"
 _NAME_TAG = "mlflow.runName"
+_TABLES_TAG = "mlflow.loggedArtifacts"
 _KIND_TAG = "mlflow.experimentKind"  # has the UI open on runs and metrics instead of prompts and traces
 _BATCH = 1000  # metrics in one request: MLflow's limit
 
@@ -28,6 +36,11 @@ _BATCH = 1000  # metrics in one request: MLflow's limit
 def tracking_uri(storage: Path) -> str:
     """Return where results are filed: MLFLOW_TRACKING_URI, or the SQLite store in the storage folder."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(storage / 'mlflow.db').resolve()}"
+
+
+def public_address(uri: str) -> str:
+    """Return a tracking address without the name and password it may carry."""
+    return re.sub(r"//[^/@]*@", "//", uri)
 
 
 def download_policy(storage: Path, run_id: str) -> Path:
@@ -43,14 +56,14 @@ def download_policy(storage: Path, run_id: str) -> Path:
     Raises:
         ArtifactError: no such run, or it has no policy.
     """
+    uri = tracking_uri(storage)
+    if uri.startswith("sqlite:") and not Path(uri.removeprefix("sqlite:///")).is_file():
+        raise ArtifactError(f"{storage} holds no MLflow store to look the run {run_id} up in; name it with --storage")
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
     import mlflow
 
     try:
-        return Path(
-            mlflow.artifacts.download_artifacts(
-                run_id=run_id, artifact_path="policy", tracking_uri=tracking_uri(storage)
-            )
-        )
+        return Path(mlflow.artifacts.download_artifacts(run_id=run_id, artifact_path="policy", tracking_uri=uri))
     except (mlflow.exceptions.MlflowException, OSError) as error:
         raise ArtifactError(f"no policy of the MLflow run {run_id} can be had: {error}") from error
 
@@ -88,90 +101,126 @@ class Tracker:
     Args:
         storage: folder of the default store and of artifacts.
         task_id: names the experiment.
+
+    Raises:
+        TrackingError: the store or server cannot be used.
     """
 
     def __init__(self, storage: Path, task_id: str) -> None:
         # MLflow reports each database migration; and it takes a second to import, so only where it is used.
         os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")  # its default waits minutes for a dead server
         logging.getLogger("alembic").setLevel(logging.WARNING)
         from mlflow import MlflowClient
 
         storage.mkdir(parents=True, exist_ok=True)
-        uri = tracking_uri(storage)
-        self._client = MlflowClient(uri)
-        experiment = self._client.get_experiment_by_name(task_id)
-        if experiment is None:
-            # A server decides itself where artifacts go; the local store keeps them beside it.
-            location = (storage / "artifacts").resolve().as_uri() if uri.startswith("sqlite:") else None
-            self._experiment = self._client.create_experiment(
-                task_id, artifact_location=location, tags={_KIND_TAG: "custom_model_development"}
-            )
-        else:
-            self._experiment = experiment.experiment_id
+        self._uri = tracking_uri(storage)
+        with _told(self._uri):
+            self._client = MlflowClient(self._uri)
+            self._experiment = self._open_experiment(storage, task_id)
 
-    def open_sweep(self, name: str, parameters: dict[str, Any]) -> str:
+    def _open_experiment(self, storage: Path, task_id: str) -> str:
+        found = self._client.get_experiment_by_name(task_id)
+        if found is not None:
+            return str(found.experiment_id)
+        # A server decides itself where artifacts go; the local store keeps them beside it.
+        location = (storage / "artifacts").resolve().as_uri() if self._uri.startswith("sqlite:") else None
+        tags = {_KIND_TAG: "custom_model_development"}
+        return str(self._client.create_experiment(task_id, artifact_location=location, tags=tags))
+
+    def open_sweep(self, sweep_id: str, name: str, parameters: Mapping[str, Any]) -> str:
         """Start, or find again, the parent run of a sweep.
 
         Args:
-            name: of the sweep.
-            parameters: of the sweep as a whole; filed when the run is new.
+            sweep_id: of the sweep's folder, so that sweeps of one name and different people stay apart.
+            name: shown in the UI.
+            parameters: of the sweep as a whole. Those that have changed since an earlier start (a wider grid) are in
+                the artifact `sweep.json`, since MLflow does not let parameters change.
 
         Returns:
             The run's id.
+
+        Raises:
+            TrackingError: the store or server cannot be used.
         """
-        found = self._find(f"tags.`{_SWEEP_TAG}` = '{name}'")
-        if found is not None:
-            self._client.update_run(found.info.run_id, status="RUNNING")
-            return str(found.info.run_id)
-        run = self._client.create_run(self._experiment, tags={_SWEEP_TAG: name, _NAME_TAG: name})
-        self._log_parameters(run.info.run_id, parameters)
-        return str(run.info.run_id)
+        with _told(self._uri):
+            run = self._find(f"tags.`{_SWEEP_TAG}` = '{sweep_id}'")
+            if run is None:
+                run = self._client.create_run(self._experiment, tags={_SWEEP_TAG: sweep_id, _NAME_TAG: name})
+            run_id = str(run.info.run_id)
+            self._client.update_run(run_id, status="RUNNING")
+            self._log_parameters(run, parameters)
+            self._client.log_dict(run_id, dict(parameters), "sweep.json")
+            return run_id
 
     def log_member(self, parent: str, result: MemberResult) -> None:
-        """File a member once: parameters, learning curve, results, episode records and the policy directory.
+        """File a member: parameters, learning curve, results, episode records and the policy directory.
 
-        A run that an earlier start left unfinished is taken up again; a finished one is left alone.
+        Filing the same result again changes nothing. A run that an earlier start left unfinished, or whose result has
+        changed since (more episodes, say), is taken up again.
 
         Args:
             parent: the sweep's run id.
             result: what to file.
+
+        Raises:
+            TrackingError: the store or server cannot be used.
         """
-        run = self._find(f"tags.`{_MEMBER_TAG}` = '{result.identity}' and tags.`{_PARENT_TAG}` = '{parent}'")
-        if run is not None and run.info.status == "FINISHED":
-            return
-        if run is None:
-            tags = {_MEMBER_TAG: result.identity, _PARENT_TAG: parent, _NAME_TAG: result.label}
-            run = self._client.create_run(self._experiment, tags=tags)
-        run_id = run.info.run_id
-        self._log_parameters(run_id, result.parameters)
-        self._log_metrics(run, result)
-        self._client.log_table(run_id, _table(result.episodes), "episodes.json")
-        self._client.log_artifacts(run_id, str(result.policy), "policy")
-        self._client.set_terminated(run_id, "FINISHED")
+        digest = content_hash([dict(result.metrics), [dict(row) for row in result.episodes]])
+        with _told(self._uri):
+            run = self._find(f"tags.`{_MEMBER_TAG}` = '{result.identity}' and tags.`{_PARENT_TAG}` = '{parent}'")
+            if run is not None and run.info.status == "FINISHED" and run.data.tags.get(_RESULT_TAG) == digest:
+                return
+            if run is None:
+                tags = {_MEMBER_TAG: result.identity, _PARENT_TAG: parent, _NAME_TAG: result.label}
+                run = self._client.create_run(self._experiment, tags=tags)
+            run_id = run.info.run_id
+            self._log_parameters(run, result.parameters)
+            self._log_metrics(run, result)
+            self._log_table(run_id, result.episodes, "episodes.json")
+            self._client.log_artifacts(run_id, str(result.policy), "policy")
+            self._client.set_tag(run_id, _RESULT_TAG, digest)
+            self._client.set_terminated(run_id, "FINISHED")
 
     def close_sweep(self, parent: str, rows: Sequence[Mapping[str, Any]], figures: Sequence[Path]) -> None:
-        """File the sweep's table and figures with its parent run, and finish that."""
-        self._client.log_table(parent, _table(rows), "results.json")
-        for figure in figures:
-            self._client.log_artifact(parent, str(figure))
-        self._client.set_terminated(parent, "FINISHED")
+        """File the sweep's table and figures with its parent run, and finish that.
 
-    def fail_sweep(self, parent: str) -> None:
-        """Mark a sweep that stopped; the same command takes it up again."""
-        self._client.set_terminated(parent, "KILLED")
+        Raises:
+            TrackingError: the store or server cannot be used.
+        """
+        with _told(self._uri):
+            self._log_table(parent, rows, "results.json")
+            for figure in figures:
+                self._client.log_artifact(parent, str(figure))
+            self._client.set_terminated(parent, "FINISHED")
+
+    def stop_sweep(self, parent: str, interrupted: bool) -> None:
+        """Mark a sweep that was interrupted or failed; the same command takes it up again."""
+        try:
+            with _told(self._uri):
+                self._client.set_terminated(parent, "KILLED" if interrupted else "FAILED")
+        except TrackingError as error:  # what stopped the sweep is on its way to the user and matters more
+            logger.warning("the sweep's run stays marked as running: %s", error)
 
     def _find(self, condition: str) -> Run | None:
         runs = self._client.search_runs([self._experiment], condition, max_results=1)
         return runs[0] if runs else None
 
-    def _log_parameters(self, run_id: str, parameters: Mapping[str, Any]) -> None:
+    def _log_table(self, run_id: str, rows: Sequence[Mapping[str, Any]], name: str) -> None:
+        """File rows as an artifact that the UI shows as a table; MLflow's own log_table would add to an earlier one."""
+        table = {"columns": list(rows[0]), "data": [list(row.values()) for row in rows]} if rows else {}
+        self._client.log_dict(run_id, table, name)
+        self._client.set_tag(run_id, _TABLES_TAG, json.dumps([{"path": name, "type": "table"}]))
+
+    def _log_parameters(self, run: Run, parameters: Mapping[str, Any]) -> None:
         from mlflow.entities import Param
 
-        # MLflow refuses values of more than 6,000 characters.
-        self._client.log_batch(run_id, params=[Param(key, str(value)[:6000]) for key, value in parameters.items()])
+        # MLflow refuses values of more than 6,000 characters, and other values for known keys.
+        fresh = {key: str(value)[:6000] for key, value in parameters.items() if key not in run.data.params}
+        self._client.log_batch(run.info.run_id, params=[Param(key, value) for key, value in fresh.items()])
 
     def _log_metrics(self, run: Run, result: MemberResult) -> None:
-        """File points that an interrupted start has not filed yet."""
+        """File points that an interrupted start has not filed yet, and results that have changed."""
         from mlflow.entities import Metric
 
         now, run_id = int(time.time() * 1000), run.info.run_id
@@ -181,12 +230,23 @@ class Tracker:
         metrics += [
             Metric(name, value, now, result.step)
             for name, value in result.metrics.items()
-            if name not in run.data.metrics
+            if run.data.metrics.get(name) != value
         ]
         for start in range(0, len(metrics), _BATCH):
             self._client.log_batch(run_id, metrics=metrics[start : start + _BATCH])
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Turn rows into the columns that MLflow shows as a table."""
-    return {key: [row[key] for row in rows] for key in rows[0]} if rows else {}
+@contextmanager
+def _told(uri: str) -> Iterator[None]:
+    """Turn whatever MLflow, its database or its server raise into one sentence."""
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (MlflowException, SQLAlchemyError) as error:
+        cause = " ".join(str(error).split())
+        raise TrackingError(
+            f"MLflow at {public_address(uri)} cannot be used: {cause[:160]}{'...' if len(cause) > 160 else ''}; "
+            "results stay on disk, and the same command files them when it can"
+        ) from error

@@ -28,9 +28,9 @@ def test_part_imports_only_what_a_bare_machine_has(part):
         assert set(imported(file)) <= ALLOWED, file
 
 
-def test_core_imports_torch_and_numpy_only():
+def test_core_imports_torch_numpy_and_scipy_only():
     for file in (PACKAGE / "core").rglob("*.py"):
-        assert set(imported(file)) <= {"torch", "numpy", "mcnn_ray", *sys.stdlib_module_names}, file
+        assert set(imported(file)) <= {"torch", "numpy", "scipy", "mcnn_ray", *sys.stdlib_module_names}, file
 
 
 def test_ray_and_mlflow_are_imported_in_few_places():

@@ -9,13 +9,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mcnn_ray.core.clustering import k_center, k_means
 from mcnn_ray.core.distance import nearest_memory
 from mcnn_ray.core.neural_gas import grow_neural_gas, snap_to_rows
 from mcnn_ray.errors import did_you_mean
 
 __all__ = ["CODEBOOK_METHODS", "Codebook", "learn_codebook", "memory_count"]
 
-CODEBOOK_METHODS = ("neural-gas", "random")
+CODEBOOK_METHODS = ("neural-gas", "random", "k-means", "k-center")
+
+Progress = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +28,7 @@ class Codebook:
     Attributes:
         rows_M: (M,) int64, distinct rows of the demonstrations, ascending.
         edges_E2: (E, 2) int64, undirected edges between memory indices, first below second, sorted, no repeats.
-        method: `neural-gas` or `random`.
+        method: one of `CODEBOOK_METHODS`.
         fraction: memories over demonstration steps, in (0, 1].
         seed: seed of the method.
         quantisation_error: mean Euclidean distance of the demonstrations to their nearest memory, standardised units.
@@ -74,7 +77,7 @@ def learn_codebook(
     *,
     method: str = "neural-gas",
     seed: int = 0,
-    progress: Callable[[float], None] | None = None,
+    progress: Progress | None = None,
 ) -> Codebook:
     """Pick memories from standardised observations (Algorithm 1).
 
@@ -84,7 +87,8 @@ def learn_codebook(
     Args:
         obs_ND: (N, D) float32, standardised.
         fraction: memories over N, in (0, 1].
-        method: `neural-gas` (the paper's), or `random` (its ablation).
+        method: `neural-gas` (the paper's), `random` (its ablation), `k-means`, or `k-center`, which minimises the most
+            isolated distance. Edges come with neural gas alone.
         seed: of the method's random choices.
         progress: called with the share done, 0 to 1.
 
@@ -104,15 +108,7 @@ def learn_codebook(
             f"observations are distinct; use at most {len(first_U) / len(obs_ND):.3g}"
         )
     distinct_UD = torch.from_numpy(obs_ND[first_U])
-    if method == "neural-gas":
-        nodes_MD, edges_E2 = grow_neural_gas(distinct_UD, count, seed=seed, progress=progress)
-        rows_M, edges_E2 = snap_to_rows(nodes_MD, edges_E2, distinct_UD)
-    elif method == "random":
-        generator = torch.Generator().manual_seed(seed)
-        rows_M = torch.randperm(len(distinct_UD), generator=generator)[:count].sort().values
-        edges_E2 = torch.empty((0, 2), dtype=torch.long)
-    else:
-        raise ValueError(f"unknown way to pick memories '{method}'; {did_you_mean(method, CODEBOOK_METHODS)}")
+    rows_M, edges_E2 = _pick(distinct_UD, count, method, seed, progress)
     nearest_N, distance_N = nearest_memory(torch.from_numpy(obs_ND), distinct_UD[rows_M])
     return Codebook(
         rows_M=first_U[rows_M.numpy()].astype(np.int64),
@@ -125,3 +121,23 @@ def learn_codebook(
         nearest_N=nearest_N.numpy(),
         distances_N=distance_N.numpy(),
     )
+
+
+def _pick(
+    obs_UD: torch.Tensor, count: int, method: str, seed: int, progress: Progress | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (M,) ascending rows and (E, 2) edges between their positions, from (U, D) distinct observations."""
+    no_edges = torch.empty((0, 2), dtype=torch.long)
+    match method:
+        case "neural-gas":
+            nodes_MD, edges_E2 = grow_neural_gas(obs_UD, count, seed=seed, progress=progress)
+            return snap_to_rows(nodes_MD, edges_E2, obs_UD)
+        case "k-means":
+            return snap_to_rows(k_means(obs_UD, count, seed=seed, progress=progress), no_edges, obs_UD)
+        case "k-center":
+            return k_center(obs_UD, count, seed=seed, progress=progress).sort().values, no_edges
+        case "random":
+            generator = torch.Generator().manual_seed(seed)
+            return torch.randperm(len(obs_UD), generator=generator)[:count].sort().values, no_edges
+        case _:
+            raise ValueError(f"unknown way to pick memories '{method}'; {did_you_mean(method, CODEBOOK_METHODS)}")

@@ -61,7 +61,8 @@ def collect_episodes(
     rewards: list[float] = []
     lengths: list[int] = []
     for k in range(episodes):
-        rng = np.random.default_rng([seed, k]) if noise else None
+        # The environment draws its start from default_rng(seed); the noise must not repeat that stream.
+        rng = np.random.default_rng((seed + k, 1)) if noise else None
         obs, _ = env.reset(seed=seed + k)
         done, start = False, len(actions)
         while not done:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import torch
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 from safetensors.numpy import save
@@ -19,7 +20,6 @@ from mcnn_ray.artifacts import write_bytes
 from mcnn_ray.data.distillation import CHECKING_SEED, Agreement, Settings, check, distil, work
 from mcnn_ray.data.experts import Expert, expert_names
 from mcnn_ray.errors import ConfigError, DatasetError, McnnError, did_you_mean
-from mcnn_ray.stats import Interval
 from mcnn_ray.tasks.catalogue import find_task
 from mcnn_ray.tasks.environments import make_environment
 
@@ -45,9 +45,6 @@ def _metadata(teacher: Expert, settings: Settings, agreement: Agreement) -> dict
 
 
 def _table(results: Mapping[str, Agreement]) -> Table:
-    def number(value: Interval, digits: int) -> str:
-        return f"{value.mean:.{digits}f} \\[{value.low:.{digits}f}, {value.high:.{digits}f}]"
-
     table = Table(title=f"stochastic experts, episode seeds from {CHECKING_SEED}, 95 % intervals")
     for heading in ("task", "policy", "n", "return", "success, any step", "success, last step", "reached"):
         table.add_column(heading)
@@ -57,9 +54,9 @@ def _table(results: Mapping[str, Agreement]) -> Table:
                 name,
                 policy,
                 str(agreement.episodes),
-                number(standing.episode_return, 0),
-                number(standing.success, 3),
-                number(standing.success_last, 3),
+                escape(standing.episode_return.text(0)),
+                escape(standing.success.text(3)),
+                escape(standing.success_last.text(3)),
                 "" if policy == "original" else str(agreement.reached).lower(),
             )
     return table

@@ -131,7 +131,7 @@ class Agreement:
             (self.original.episode_return, self.student.episode_return),
             (self.original.success, self.student.success),
         )
-        return all(original.low <= student.mean <= original.high for original, student in pairs)
+        return all(original.covers(student.mean) for original, student in pairs)
 
 
 def roll_out(policy: Expert, env: gym.Env[Any, Any], seeds: Iterable[int], tick: Tick) -> Rollouts:

@@ -52,7 +52,7 @@ def task_demonstrations(task: Task) -> Demonstrations:
 def _how_to_get(task: Task) -> str:
     first = task.datasets[0]
     ways = [f"download: minari download {first}"] if first.startswith("D4RL/") else []
-    if task.expert is not None and "-expert-" in task.id:
+    if task.expert is not None:
         ways.append(f"record: mcnn data collect {task.id} --episodes 25")
     ways.append(f"import a file: mcnn data import FILE {task.datasets[-1]} --task {task.id}")
     return "; or ".join(ways)
@@ -76,9 +76,9 @@ def read_minari(dataset_id: str) -> Demonstrations:
         observation_space, action_space = dataset.observation_space, dataset.action_space
         episodes = list(dataset.iterate_episodes())
         provenance = dict(dataset.storage.metadata.get(_PROVENANCE_KEY, {}))
-    except (OSError, KeyError, ValueError, AssertionError, EOFError) as error:
+    except (OSError, KeyError, ValueError, TypeError, AttributeError, AssertionError, EOFError) as error:
         raise DatasetError(
-            f"Minari dataset '{dataset_id}' in {get_dataset_path(dataset_id)} is damaged ({error}); "
+            f"Minari dataset '{dataset_id}' in {get_dataset_path(dataset_id)} is damaged ({error!r}); "
             "delete that folder and get it again"
         ) from error
     if not isinstance(action_space, spaces.Box):

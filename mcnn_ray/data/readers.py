@@ -44,7 +44,7 @@ def read_file(path: Path, horizon: int | None = None) -> Demonstrations:
         raise DatasetError(f"{path} does not exist or is not a file")
     try:
         arrays = readers[path.suffix](path)
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         # numpy refuses object arrays (pickles) with a ValueError, since allow_pickle is off.
         raise DatasetError(
             f"{path} cannot be read as {path.suffix[1:]}: {error}; get it again, it may be cut short"
@@ -80,9 +80,14 @@ def _read_hdf5(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 
 def _as_float32(array: npt.NDArray[Any], name: str, path: Path) -> npt.NDArray[np.float32]:
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, which is refused with its place
+        return np.ascontiguousarray(_numbers(array, name, path), dtype=np.float32)
+
+
+def _numbers(array: npt.NDArray[Any], name: str, path: Path) -> npt.NDArray[Any]:
     if array.dtype.kind not in "fiub":
         raise DatasetError(f"{path}: '{name}' holds {array.dtype}, expected numbers")
-    return np.ascontiguousarray(array, dtype=np.float32)
+    return array
 
 
 def _offsets(
@@ -90,7 +95,8 @@ def _offsets(
 ) -> npt.NDArray[np.int64]:
     """Return episode offsets from whatever the file tells about ends."""
     if "episode_lengths" in arrays:
-        lengths = arrays["episode_lengths"].astype(np.int64)
+        given = _numbers(arrays["episode_lengths"], "episode_lengths", path).reshape(-1)
+        lengths = np.where(np.isfinite(given), given, -1).astype(np.int64)
         return np.concatenate([[0], np.cumsum(lengths)])
     if "timeouts" in arrays:
         ends = np.zeros(steps, dtype=bool)
@@ -98,7 +104,7 @@ def _offsets(
             if name in arrays:
                 if arrays[name].size != steps:
                     raise DatasetError(f"{path}: '{name}' has {arrays[name].size} entries for {steps} steps")
-                ends |= arrays[name].reshape(-1).astype(bool)
+                ends |= _numbers(arrays[name], name, path).reshape(-1).astype(bool)
         stops = np.flatnonzero(ends) + 1
     elif horizon is not None:
         stops = np.arange(horizon, steps + 1, horizon)

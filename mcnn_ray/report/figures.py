@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mcnn_ray.artifacts import write_bytes
 from mcnn_ray.report.results import Row
 from mcnn_ray.stats import Interval
 
@@ -61,11 +63,10 @@ def save_score_figure(rows: Sequence[Row], task_id: str, path: Path) -> Path:
     axes.set_title(f"{task_id}: {rows[0].episodes} episodes for each of {seeds} training seed(s)")
     axes.grid(axis="y", alpha=0.3)
     axes.legend(fontsize="small")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    figure.savefig(temporary, dpi=150, format="png")
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=150, format="png")
     plt.close(figure)
-    temporary.replace(path)
+    write_bytes(path, drawn.getvalue())
     return path
 
 
@@ -79,9 +80,7 @@ def _value(row: Row) -> Interval:
 
 def _setting(row: Row) -> str:
     member = row.member
-    extra = "" if member.L == 1 else f", L = {member.L:g}"
-    way = "" if member.memories == "neural-gas" else f", {member.memories} memories"
-    return f"{member.method}, {100 * (member.memory_fraction or 0):g} % memories{way}{extra}"
+    return f"{member.method}, memories: {member.memory_label}"
 
 
 def _draw_line(axes: Axes, points: Sequence[Row], label: str, colour: str) -> None:
@@ -89,7 +88,10 @@ def _draw_line(axes: Axes, points: Sequence[Row], label: str, colour: str) -> No
     axes.errorbar(
         [row.member.lambda_ or 0.0 for row in points],
         [value.mean for value in values],
-        yerr=[[v.mean - v.low for v in values], [v.high - v.mean for v in values]],
+        yerr=[
+            [v.mean - (v.mean if v.low is None else v.low) for v in values],
+            [(v.mean if v.high is None else v.high) - v.mean for v in values],
+        ],
         marker="o",
         capsize=3,
         color=colour,
@@ -100,4 +102,5 @@ def _draw_line(axes: Axes, points: Sequence[Row], label: str, colour: str) -> No
 def _draw_band(axes: Axes, row: Row, colour: str) -> None:
     value = _value(row)
     axes.axhline(value.mean, color=colour, linestyle="--", label=row.member.method)
-    axes.axhspan(value.low, value.high, color=colour, alpha=0.12)
+    if value.low is not None and value.high is not None:
+        axes.axhspan(value.low, value.high, color=colour, alpha=0.12)

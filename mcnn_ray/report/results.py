@@ -56,6 +56,7 @@ class Row:
             "last_episode_seed": self.episode_seeds[1],
             "L": self.member.L,
             "memories": self.member.memories,
+            "memory_action": self.member.memory_action,
             "steps": self.member.steps,
         }
 
@@ -67,6 +68,7 @@ class Row:
             for name, interval in intervals.items()
             if interval is not None
             for suffix, value in (("", interval.mean), ("_low", interval.low), ("_high", interval.high))
+            if value is not None
         }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from mcnn_ray.report.results import Row
@@ -25,7 +26,7 @@ def results_table(rows: Sequence[Row], title: str) -> Table:
     table = Table(
         title=title,
         caption=(
-            "\\[low, high]: 95 % intervals (bootstrap over episodes within training seeds; Wilson for success); "
+            "\\[low, high]: 95 % intervals (bootstrap over episode starts; Wilson for success); "
             f"n: rollouts; training seeds {', '.join(map(str, seeds))}; episode seeds {first} to {last}"
         ),
         box=box.SIMPLE_HEAD,
@@ -43,23 +44,15 @@ def results_table(rows: Sequence[Row], title: str) -> Table:
         cells = [
             member.method,
             "" if member.lambda_ is None else f"{member.lambda_:g}",
-            "" if member.memory_fraction is None else f"{100 * member.memory_fraction:g}%",
+            member.memory_label,
             *([_interval(row.score, 1)] if scored else []),
             _interval(row.episode_return, 0 if abs(row.episode_return.mean) >= 100 else 2),
-            *([_percent(row.success)] if succeeded else []),
+            *([_interval(row.success, 0, 100.0)] if succeeded else []),
             str(row.episode_return.n),
         ]
         table.add_row(*cells)
     return table
 
 
-def _interval(value: Interval | None, digits: int) -> str:
-    if value is None:
-        return ""
-    return f"{value.mean:.{digits}f} \\[{value.low:.{digits}f}, {value.high:.{digits}f}]"
-
-
-def _percent(value: Interval | None) -> str:
-    if value is None:
-        return ""
-    return f"{100 * value.mean:.0f} \\[{100 * value.low:.0f}, {100 * value.high:.0f}]"
+def _interval(value: Interval | None, digits: int, scale: float = 1.0) -> str:
+    return "" if value is None else escape(value.text(digits, scale))

@@ -8,11 +8,12 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import numpy.typing as npt
 
 from mcnn_ray.errors import SimulationError
 from mcnn_ray.policies.base import Policy
 from mcnn_ray.tasks.catalogue import Task
-from mcnn_ray.tasks.environments import environment_id
+from mcnn_ray.tasks.environments import environment_id, simulator_versions
 
 __all__ = ["EVALUATION_SEED", "SELECTION_SEED", "EpisodeRecord", "run_episode"]
 
@@ -35,7 +36,11 @@ class EpisodeRecord:
         normalised_score: in D4RL's scale of 0 to 100, or None where no reference fits.
         success: whether the environment reported success at any step; None where it never reports it.
         length: steps taken.
+        most_isolated_distance: largest distance to the nearest memory on the way, standardised units; None for policies
+            without memories.
+        mean_memory_weight: mean share of the memories in the actions, in [0, 1]; None likewise.
         simulator: full id of the environment.
+        versions: of the packages that the result depends on.
         wall_s: seconds the episode took.
     """
 
@@ -45,7 +50,10 @@ class EpisodeRecord:
     normalised_score: float | None
     success: bool | None
     length: int
+    most_isolated_distance: float | None
+    mean_memory_weight: float | None
     simulator: str
+    versions: dict[str, str]
     wall_s: float
 
     def row(self) -> dict[str, Any]:
@@ -68,11 +76,14 @@ def run_episode(policy: Policy, task: Task, env: gym.Env[Any, Any], seed: int, m
     """
     started = time.perf_counter()
     low_A, high_A = env.action_space.low, env.action_space.high  # type: ignore[attr-defined]
-    total, successes, state, step = 0.0, [], None, 0
+    total, step, state = 0.0, 0, None
+    successes: list[bool] = []
+    seen: list[npt.NDArray[np.float32]] = []
     try:
         observation, _ = env.reset(seed=seed)
         while step < _MAX_STEPS:
             step += 1
+            seen.append(np.array(observation, dtype=np.float32))  # a copy: some environments reuse their buffer
             action_BA, state = policy.act(np.asarray(observation)[None], state)
             observation, reward, terminated, truncated, info = env.step(np.clip(action_BA[0], low_A, high_A))
             total += float(reward)
@@ -100,6 +111,7 @@ def run_episode(policy: Policy, task: Task, env: gym.Env[Any, Any], seed: int, m
         raise SimulationError(
             f"{task.id}, episode seed {seed}: the environment gave NaN or infinite rewards or observations"
         )
+    told = policy.explain(np.stack(seen))
     return EpisodeRecord(
         member=member,
         episode_seed=seed,
@@ -107,6 +119,9 @@ def run_episode(policy: Policy, task: Task, env: gym.Env[Any, Any], seed: int, m
         normalised_score=task.normalised_score(total),
         success=any(successes) if successes else None,
         length=step,
+        most_isolated_distance=None if told is None else float(told.distance_B.max()),
+        mean_memory_weight=None if told is None else float(told.weight_B.mean()),
         simulator=environment_id(task),
+        versions=simulator_versions(),
         wall_s=time.perf_counter() - started,
     )

@@ -31,16 +31,17 @@ class _RolloutActor:
     """Runs episodes one at a time in its own environment."""
 
     def __init__(self, task: Task, policies: Mapping[str, str]) -> None:
-        from mcnn_ray.tasks.environments import make_environment
-
         self._task = task
-        self._env = make_environment(task)
+        self._env: Any = None  # made with the first episode: an error in here would look like the actor's death
         self._paths = dict(policies)
         self._loaded: dict[str, Any] = {}
 
     def run(self, member: str, seed: int) -> EpisodeRecord:
         from mcnn_ray.policies.loading import load_policy
+        from mcnn_ray.tasks.environments import make_environment
 
+        if self._env is None:
+            self._env = make_environment(self._task)
         if member not in self._loaded:
             self._loaded = {member: load_policy(Path(self._paths[member]))}  # one at a time: items come by member
         return run_episode(self._loaded[member], self._task, self._env, seed, member)

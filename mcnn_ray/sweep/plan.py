@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-from mcnn_ray.artifacts import content_hash, read_json, write_json
-from mcnn_ray.errors import ConfigError
+from mcnn_ray.artifacts import content_hash, read_json, verify_manifest, write_json
+from mcnn_ray.errors import ArtifactError, ConfigError
 from mcnn_ray.member import Member
 from mcnn_ray.sweep.study import Study
 
-__all__ = ["PlannedPack", "SweepPlan", "make_plan", "recorded_packs"]
+__all__ = ["EarlierStart", "PlannedPack", "SweepPlan", "earlier_start", "make_plan"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +32,13 @@ class SweepPlan:
     """A sweep's members and packs, and where its files lie.
 
     Attributes:
+        id: of the sweep's folder, drawn when it was made.
         folder: of the sweep.
         members: identity to member, in the order of the configuration.
         packs: of the trained members.
     """
 
+    id: str
     folder: Path
     members: dict[str, Member]
     packs: list[PlannedPack]
@@ -57,12 +60,29 @@ class SweepPlan:
         return self.folder / pack.id / "checkpoints"
 
     def trained(self, identity: str) -> bool:
-        """Tell whether a member's policy and curve are on disk."""
-        return (self.policy(identity) / "policy.json").is_file() and self.curve(identity).is_file()
+        """Tell whether a member's policy and curve are on disk, whole."""
+        try:
+            verify_manifest(self.policy(identity))
+        except ArtifactError:
+            return False
+        return self.curve(identity).is_file()
 
 
-def recorded_packs(folder: Path, study: Study) -> dict[str, list[str]]:
-    """Return the packs, by id, of an earlier start of the same sweep; none for a new one.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierStart:
+    """What an earlier start of the same sweep left.
+
+    Attributes:
+        id: of the sweep's folder.
+        packs: identities of the members of each pack, by the pack's id.
+    """
+
+    id: str
+    packs: dict[str, list[str]]
+
+
+def earlier_start(folder: Path, study: Study) -> EarlierStart:
+    """Return what an earlier start of the same sweep left; a new id and no packs for a new one.
 
     Args:
         folder: of the sweep; need not exist.
@@ -74,32 +94,33 @@ def recorded_packs(folder: Path, study: Study) -> dict[str, list[str]]:
     """
     record = folder / "sweep.json"
     if not record.exists():
-        return {}
+        return EarlierStart(id=uuid.uuid4().hex, packs={})
     earlier = read_json(record)
     if earlier.get("dataset") != study.demonstrations.sha256 or earlier.get("task") != study.task.id:
         raise ConfigError(
             f"{folder} holds a sweep of {earlier.get('task')} on other demonstrations (sha256 "
             f"{str(earlier.get('dataset'))[:12]}, now {study.demonstrations.sha256[:12]}); choose another --name"
         )
-    return dict(earlier.get("packs", {}))
+    packs = earlier.get("packs")
+    if not isinstance(packs, dict) or not all(isinstance(pack, list) for pack in packs.values()):
+        raise ArtifactError(f"{record} does not list the sweep's packs; move {folder} away to start anew")
+    return EarlierStart(id=str(earlier.get("id")), packs=packs)
 
 
-def make_plan(
-    folder: Path, members: list[Member], study: Study, recorded: dict[str, list[str]], pack_count: int
-) -> SweepPlan:
+def make_plan(folder: Path, members: list[Member], study: Study, earlier: EarlierStart, pack_count: int) -> SweepPlan:
     """Spread members over packs, keeping the packs of an earlier start of the same sweep.
 
     Args:
         folder: of the sweep; made if need be.
         members: all that are wanted.
         study: gives their identities.
-        recorded: packs of an earlier start.
+        earlier: what an earlier start left.
         pack_count: packs that can be trained at once; members new to the sweep are spread over as many.
     """
     identities = {study.identity(member): member for member in members}
     packs: dict[str, list[str]] = {}
     covered: set[str] = set()
-    for pack_id, pack in recorded.items():
+    for pack_id, pack in earlier.packs.items():
         # A pack is trained whole, or its checkpoints would not fit.
         if covered.isdisjoint(pack) and all(identity in identities for identity in pack):
             packs[pack_id] = pack
@@ -109,17 +130,18 @@ def make_plan(
     write_json(
         folder / "sweep.json",
         {
+            "id": earlier.id,
             "task": study.task.id,
             "dataset": study.demonstrations.sha256,
             "source": study.demonstrations.source,
-            "packs": recorded | packs,
+            "packs": earlier.packs | packs,
         },
     )
     planned = [
         PlannedPack(id=pack_id, members={identity: identities[identity] for identity in pack})
         for pack_id, pack in packs.items()
     ]
-    return SweepPlan(folder=folder, members=identities, packs=planned)
+    return SweepPlan(id=earlier.id, folder=folder, members=identities, packs=planned)
 
 
 def _spread(members: dict[str, Member], pack_count: int) -> list[list[str]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from mcnn_ray.artifacts import read_json, write_json, write_text
+from mcnn_ray.artifacts import locked, read_json, write_json, write_text
 from mcnn_ray.config import SweepConfig
 from mcnn_ray.policies.base import save_policy
 from mcnn_ray.report.figures import save_score_figure
@@ -15,9 +15,10 @@ from mcnn_ray.report.results import Row, rows_to_csv, summarise
 from mcnn_ray.rollout.episode import EVALUATION_SEED, EpisodeRecord
 from mcnn_ray.rollout.pool import evaluate
 from mcnn_ray.sweep.cluster import cluster_cpus, ray_session
-from mcnn_ray.sweep.plan import SweepPlan, make_plan, recorded_packs
+from mcnn_ray.sweep.plan import SweepPlan, earlier_start, make_plan
 from mcnn_ray.sweep.study import Study, open_study
 from mcnn_ray.sweep.training import train_plan
+from mcnn_ray.tasks.environments import simulator_versions
 from mcnn_ray.tracking import MemberResult, Tracker
 
 __all__ = ["SweepResult", "Watcher", "run_sweep"]
@@ -68,19 +69,21 @@ def run_sweep(config: SweepConfig, storage: Path, watch: Watcher | None = None) 
     tell: Watcher = watch or (lambda stage, done, total: None)
     study = open_study(config)
     folder = storage / config.sweep_name
-    recorded = recorded_packs(folder, study)
+    earlier = earlier_start(folder, study)
     members = config.members()
     study.learn_codebooks(
         members, storage / "cache" / "codebooks", lambda name, share: tell(f"memories {name}", share, 1.0)
     )
-    with ray_session():
+    with locked(folder, wait=False), ray_session():
         plan = make_plan(
-            folder.resolve(), members, study, recorded, cluster_cpus()
+            folder.resolve(), members, study, earlier, cluster_cpus()
         )  # workers run in folders of their own
         tracker = Tracker(storage, study.task.id)
-        run_id = tracker.open_sweep(config.sweep_name, _sweep_parameters(config, study))
+        run_id = tracker.open_sweep(plan.id, config.sweep_name, _sweep_parameters(config, study))
         try:
-            train_plan(plan, study, lambda done, total: tell("training, member-steps", done, total))
+            train_plan(
+                plan, study, config.checkpoint_s, lambda done, total: tell("training, member-steps", done, total)
+            )
             _write_untrained(plan, study)
             records = _evaluate_members(plan, study, config, tell)
             rows = summarise(plan.members, records)
@@ -88,8 +91,8 @@ def run_sweep(config: SweepConfig, storage: Path, watch: Watcher | None = None) 
             write_text(folder / "results.csv", rows_to_csv(rows))
             _file_members(tracker, run_id, plan, records, tell)
             tracker.close_sweep(run_id, [row.record() for row in rows], [figure])
-        except BaseException:
-            tracker.fail_sweep(run_id)
+        except BaseException as error:
+            tracker.stop_sweep(run_id, interrupted=isinstance(error, KeyboardInterrupt))
             raise
     return SweepResult(name=config.sweep_name, folder=folder, rows=rows, figure=figure, study=study, run_id=run_id)
 
@@ -122,6 +125,7 @@ def _evaluate_members(
         identity: plan.policy(identity)
         for identity, found in records.items()
         if [record.episode_seed for record in found] != list(seeds)
+        or any(record.versions != simulator_versions() for record in found)
     }
 
     def keep(identity: str, episodes: list[EpisodeRecord]) -> None:
@@ -143,7 +147,10 @@ def _evaluate_members(
 def _read_records(path: Path) -> list[EpisodeRecord]:
     if not path.exists():
         return []
-    return [EpisodeRecord(**row) for row in read_json(path)["records"]]
+    try:
+        return [EpisodeRecord(**row) for row in read_json(path)["records"]]
+    except (KeyError, TypeError):
+        return []  # of another version: the episodes run again
 
 
 def _file_members(

@@ -12,20 +12,28 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save_file
 
-from mcnn_ray.artifacts import content_hash, read_json, read_tensors, verify_manifest, write_directory, write_json
+from mcnn_ray.artifacts import (
+    content_hash,
+    locked,
+    read_json,
+    read_tensors,
+    verify_manifest,
+    write_directory,
+    write_json,
+)
 from mcnn_ray.config import SweepConfig
-from mcnn_ray.core.codebook import Codebook, learn_codebook
+from mcnn_ray.core.codebook import Codebook, learn_codebook, memory_count
 from mcnn_ray.core.normalise import ActionScale, Standardiser
 from mcnn_ray.data.checks import check_demonstrations
 from mcnn_ray.data.demonstrations import Demonstrations
 from mcnn_ray.data.minari_store import task_demonstrations
 from mcnn_ray.errors import ArtifactError, ConfigError
-from mcnn_ray.member import Member
+from mcnn_ray.member import CodebookKey, Member, MemoryKey
 from mcnn_ray.policies.base import Policy
 from mcnn_ray.policies.mlp import Memories, MlpPolicy
 from mcnn_ray.policies.nearest import NearestPolicy
 from mcnn_ray.tasks.catalogue import Task
-from mcnn_ray.training.pack import CodebookKey
+from mcnn_ray.training.run import NearestMemories
 
 __all__ = ["Study", "open_study"]
 
@@ -76,6 +84,10 @@ class Study:
         """
         for key in sorted({member.codebook_key for member in members if member.codebook_key is not None}):
             method, fraction, seed = key
+            try:
+                memory_count(self.demonstrations.steps, fraction)
+            except ValueError as error:
+                raise ConfigError(f"{self.demonstrations.source}: {error}") from error
             name = f"{method} {100 * fraction:g}%"
 
             def report(share: float, name: str = name) -> None:
@@ -91,19 +103,36 @@ class Study:
                     "format": _CODEBOOK_FORMAT,
                 }
             )
-            book = _read_codebook(entry)
-            if book is None:
-                try:
-                    book = learn_codebook(self.obs_ND, fraction, method=method, seed=seed, progress=report)
-                except ValueError as error:
-                    raise ConfigError(f"{self.demonstrations.source}: {error}") from error
-                _write_codebook(entry, book)
+            with locked(entry):  # whoever comes second finds the codebook learned
+                book = _read_codebook(entry)
+                if book is None:
+                    try:
+                        book = learn_codebook(self.obs_ND, fraction, method=method, seed=seed, progress=report)
+                    except ValueError as error:
+                        raise ConfigError(f"{self.demonstrations.source}: {error}") from error
+                    _write_codebook(entry, book)
             report(1.0)
             self.codebooks[key] = book
 
     @property
     def _obs_hash(self) -> str:
         return content_hash([self.demonstrations.sha256, self.standardiser.mean_D.tolist()])
+
+    def memory_actions(self, key: MemoryKey) -> npt.NDArray[np.float32]:
+        """Return a codebook's (M, A) float32 raw memory actions: the expert's, or the mean over their cells."""
+        book = self.codebooks[key[:3]]
+        actions_NA = self.demonstrations.actions_NA
+        if key[3] == "expert":
+            return actions_NA[book.rows_M]
+        sums_MA = np.zeros((len(book.rows_M), actions_NA.shape[1]))
+        np.add.at(sums_MA, book.nearest_N, actions_NA)
+        return (sums_MA / np.bincount(book.nearest_N)[:, None]).astype(np.float32)
+
+    def nearest_memories(self, key: MemoryKey) -> NearestMemories:
+        """Return the nearest memory of every demonstration row, as training wants it."""
+        book = self.codebooks[key[:3]]
+        units_MA = self.action_scale.to_unit(self.memory_actions(key))
+        return NearestMemories(actions_NA=units_MA[book.nearest_N], distances_N=book.distances_N)
 
     def policy(
         self, member: Member, layers: list[tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]] | None = None
@@ -120,11 +149,11 @@ class Study:
                 card, self.standardiser, self.action_scale, self.obs_ND, self.demonstrations.actions_NA
             )
         memories = None
-        if member.codebook_key is not None and member.lambda_ is not None and member.L is not None:
-            rows_M = self.codebooks[member.codebook_key].rows_M
+        if member.memory_key is not None and member.lambda_ is not None and member.L is not None:
+            rows_M = self.codebooks[member.memory_key[:3]].rows_M
             memories = Memories(
                 observations_MD=self.obs_ND[rows_M],
-                actions_MA=self.demonstrations.actions_NA[rows_M],
+                actions_MA=self.memory_actions(member.memory_key),
                 rows_M=rows_M,
                 lambda_=member.lambda_,
                 L=member.L,
@@ -156,6 +185,8 @@ def open_study(config: SweepConfig) -> Study:
     """
     task = config.find_task()
     demonstrations = task_demonstrations(task)
+    if config.demonstrations is not None:
+        demonstrations = demonstrations.subset(config.demonstrations)
     demonstrations, action_space = check_demonstrations(
         demonstrations,
         task,
@@ -163,8 +194,6 @@ def open_study(config: SweepConfig) -> Study:
         constant_columns=config.constant_columns,
         min_episodes=config.min_episodes,
     )
-    if config.demonstrations is not None:
-        demonstrations = demonstrations.subset(config.demonstrations)
     if config.batch_size > demonstrations.steps and any(member.trained for member in config.members()):
         raise ConfigError(
             f"the batch size {config.batch_size} is larger than the {demonstrations.steps} demonstration steps of "

@@ -25,12 +25,13 @@ Progress = Callable[[int, int], None]  # (member-steps done, member-steps in all
 _FAILURES = 3  # of a trial whose process dies; it continues from its checkpoint
 
 
-def train_plan(plan: SweepPlan, study: Study, progress: Progress | None = None) -> None:
+def train_plan(plan: SweepPlan, study: Study, checkpoint_s: float, progress: Progress | None = None) -> None:
     """Train all packs that are not finished, each as a Tune trial on one CPU. Ray must be running.
 
     Args:
         plan: of the sweep.
         study: what the members learn from, with their codebooks.
+        checkpoint_s: seconds between the checkpoints of a pack.
         progress: called with member-steps done and in all.
 
     Raises:
@@ -40,10 +41,11 @@ def train_plan(plan: SweepPlan, study: Study, progress: Progress | None = None) 
     if not open_packs:
         return
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # our progress bar instead of Tune's
+    os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"  # Ctrl-C ends the sweep, not just Tune's part of it
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
     scratch = plan.folder.resolve() / "tune"
     shutil.rmtree(scratch, ignore_errors=True)
-    trainable = tune.with_parameters(_trial, plan=plan, study=study)
+    trainable = tune.with_parameters(_trial, plan=plan, study=study, checkpoint_s=checkpoint_s)
     tuner = tune.Tuner(
         tune.with_resources(trainable, {"cpu": 1}),
         param_space={"pack": tune.grid_search([pack.id for pack in open_packs])},
@@ -72,19 +74,23 @@ def _trial_error(error: Exception) -> McnnError:
     )
 
 
-def _trial(config: dict[str, Any], plan: SweepPlan, study: Study) -> None:
+def _trial(config: dict[str, Any], plan: SweepPlan, study: Study, checkpoint_s: float) -> None:
     """Train one pack in a Tune worker and write its policies."""
     torch.set_num_threads(1)
     pack = next(pack for pack in plan.packs if pack.id == config["pack"])
     try:
-        export_pack(plan, pack, study, lambda step: tune.report({"pack": pack.id, "step": step}))
+        export_pack(plan, pack, study, checkpoint_s, lambda step: tune.report({"pack": pack.id, "step": step}))
     except (McnnError, ConfigError) as error:
         # Trying again would not help, so the trial ends in order and its message is reported.
         tune.report({"pack": pack.id, "step": 0, "error": str(error)})
 
 
 def export_pack(
-    plan: SweepPlan, pack: PlannedPack, study: Study, on_progress: Callable[[int], None] | None = None
+    plan: SweepPlan,
+    pack: PlannedPack,
+    study: Study,
+    checkpoint_s: float,
+    on_progress: Callable[[int], None] | None = None,
 ) -> None:
     """Train a pack and write each member's policy directory and learning curve.
 
@@ -92,14 +98,13 @@ def export_pack(
         plan: of the sweep.
         pack: one of its packs.
         study: what the members learn from.
+        checkpoint_s: seconds between checkpoints.
         on_progress: called with the steps taken.
     """
     members, identities = list(pack.members.values()), list(pack.members)
-    needed = {member.codebook_key for member in members}
-    data = make_training_data(
-        study.obs_ND, study.units, {key: book for key, book in study.codebooks.items() if key in needed}
-    )
-    trained, curve_SP = train_pack(members, identities, data, plan.checkpoints(pack), on_progress)
+    keys = {member.memory_key for member in members if member.memory_key is not None}
+    data = make_training_data(study.obs_ND, study.units, {key: study.nearest_memories(key) for key in keys})
+    trained, curve_SP = train_pack(members, identities, data, plan.checkpoints(pack), checkpoint_s, on_progress)
     interval = curve_interval(members[0].steps)
     for position, (identity, member) in enumerate(pack.members.items()):
         if plan.trained(identity):

@@ -59,18 +59,16 @@ class Task:
 
 def _adroit_task(name: str, variant: str) -> Task:
     reference_min, reference_max = _D4RL_REFERENCES[name]
-    # Expert demonstrations can also be recorded here, from the packaged expert, under an id that does not pretend to
-    # be D4RL's; the human and cloned sets cannot.
-    own = (f"mcnn/{name}/expert-v0",) if variant == "expert" else (f"mcnn/{name}/{variant}-v0",)
     return Task(
         id=f"{name}-{variant}-v1",
         environment=f"AdroitHand{name.capitalize()}",
-        datasets=(f"D4RL/{name}/{variant}-v2", *own),
+        # What is recorded or imported here has an id that does not pretend to be D4RL's.
+        datasets=(f"D4RL/{name}/{variant}-v2", f"mcnn/{name}/{variant}-v0"),
         horizon=100 if name == "pen" else 200,
         reference_min=reference_min,
         reference_max=reference_max,
         reward="d4rl-adroit",
-        expert=name,
+        expert=name if variant == "expert" else None,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.metadata
 import io
 from typing import Any
@@ -93,4 +94,9 @@ def make_environment(task: Task, render_mode: str | None = None) -> gym.Env[Any,
 
 def simulator_versions() -> dict[str, str]:
     """Return the installed versions of what an episode's numbers depend on."""
+    return dict(_simulator_versions())
+
+
+@functools.cache
+def _simulator_versions() -> dict[str, str]:
     return {name: importlib.metadata.version(name) for name in ("gymnasium", "gymnasium-robotics", "mujoco")}

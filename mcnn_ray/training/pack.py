@@ -18,13 +18,11 @@ import torch
 
 from mcnn_ray.core.blend import beta_at, blend, sigma_beta, sigma_beta_slope
 from mcnn_ray.errors import ConfigError
-from mcnn_ray.member import Member
+from mcnn_ray.member import Member, MemoryKey
 
 __all__ = ["CHUNK_STEPS", "Pack", "TrainingData"]
 
 CHUNK_STEPS = 100  # steps whose batches are drawn at once; checkpoints fall on its multiples
-
-CodebookKey = tuple[str, float, int]
 
 
 @dataclass(kw_only=True)
@@ -34,14 +32,14 @@ class TrainingData:
     Attributes:
         obs_ND: (N, D) float32, standardised.
         actions_NA: (N, A) float32, in [-1, 1].
-        memory_actions: per codebook, (N, A) float32 in [-1, 1]: the nearest memory's action for every transition.
-        distances: per codebook, (N,) float32: the distance to it.
+        memory_actions: per kind of memories, (N, A) float32 in [-1, 1]: its nearest memory's action.
+        distances: per kind of memories, (N,) float32: the distance to it.
     """
 
     obs_ND: torch.Tensor
     actions_NA: torch.Tensor
-    memory_actions: dict[CodebookKey, torch.Tensor] = field(default_factory=dict)
-    distances: dict[CodebookKey, torch.Tensor] = field(default_factory=dict)
+    memory_actions: dict[MemoryKey, torch.Tensor] = field(default_factory=dict)
+    distances: dict[MemoryKey, torch.Tensor] = field(default_factory=dict)
 
 
 class Pack:
@@ -171,16 +169,16 @@ class _MemoryTensors:
 
     def __init__(self, members: Sequence[Member], data: TrainingData) -> None:
         device = data.obs_ND.device
-        keys = sorted({member.codebook_key for member in members if member.codebook_key is not None})
-        with_memory = [i for i, member in enumerate(members) if member.codebook_key is not None]
-        without = [i for i, member in enumerate(members) if member.codebook_key is None]
+        keys = sorted({member.memory_key for member in members if member.memory_key is not None})
+        with_memory = [i for i, member in enumerate(members) if member.memory_key is not None]
+        without = [i for i, member in enumerate(members) if member.memory_key is None]
         self._with = torch.tensor(with_memory, dtype=torch.long, device=device)
         self._without = torch.tensor(without, dtype=torch.long, device=device)
         if not keys:
             return
         self._actions_CNA = torch.stack([data.memory_actions[key] for key in keys])
         self._distances_CN = torch.stack([data.distances[key] for key in keys])
-        book = [keys.index(key) for i in with_memory if (key := members[i].codebook_key) is not None]
+        book = [keys.index(key) for i in with_memory if (key := members[i].memory_key) is not None]
         self._book_P1 = torch.tensor(book, device=device)[:, None]
         self._lambda_P1 = torch.tensor([members[i].lambda_ for i in with_memory], device=device)[:, None]
         self._L_P11 = torch.tensor([members[i].L for i in with_memory], device=device)[:, None, None]

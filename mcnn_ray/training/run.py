@@ -4,46 +4,55 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from mcnn_ray.core.codebook import Codebook
 from mcnn_ray.errors import McnnError
-from mcnn_ray.member import Member
+from mcnn_ray.member import Member, MemoryKey
 from mcnn_ray.training.checkpoint import load_checkpoint, save_checkpoint
-from mcnn_ray.training.pack import CHUNK_STEPS, CodebookKey, Pack, TrainingData
+from mcnn_ray.training.pack import CHUNK_STEPS, Pack, TrainingData
 
-__all__ = ["curve_interval", "make_training_data", "train_pack"]
+__all__ = ["NearestMemories", "curve_interval", "make_training_data", "train_pack"]
 
-_CHECKPOINT_S = 20.0  # at most this much work is lost
 _CURVE_POINTS = 200  # about as many points has a learning curve
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NearestMemories:
+    """The nearest memory of every demonstration row.
+
+    Attributes:
+        actions_NA: (N, A) float32, its action in [-1, 1].
+        distances_N: (N,) float32, its distance, standardised units.
+    """
+
+    actions_NA: npt.NDArray[np.float32]
+    distances_N: npt.NDArray[np.float32]
 
 
 def make_training_data(
     obs_ND: npt.NDArray[np.float32],
     units_NA: npt.NDArray[np.float32],
-    codebooks: dict[CodebookKey, Codebook],
+    memories: dict[MemoryKey, NearestMemories],
     device: str = "cpu",
 ) -> TrainingData:
-    """Put demonstrations and each codebook's nearest actions and distances on a device.
+    """Put demonstrations and their nearest memories on a device.
 
     Args:
         obs_ND: (N, D) float32, standardised.
         units_NA: (N, A) float32, in [-1, 1].
-        codebooks: by key; learned from the same rows.
+        memories: by key, for the same rows.
         device: `cpu` or `cuda`.
     """
-    actions = torch.tensor(units_NA, device=device)
     return TrainingData(
         obs_ND=torch.tensor(obs_ND, device=device),
-        actions_NA=actions,
-        memory_actions={
-            key: actions[torch.tensor(book.rows_M[book.nearest_N], device=device)] for key, book in codebooks.items()
-        },
-        distances={key: torch.tensor(book.distances_N, device=device) for key, book in codebooks.items()},
+        actions_NA=torch.tensor(units_NA, device=device),
+        memory_actions={key: torch.tensor(nearest.actions_NA, device=device) for key, nearest in memories.items()},
+        distances={key: torch.tensor(nearest.distances_N, device=device) for key, nearest in memories.items()},
     )
 
 
@@ -57,6 +66,7 @@ def train_pack(
     identities: list[str],
     data: TrainingData,
     checkpoints: Path,
+    checkpoint_s: float,
     on_progress: Callable[[int], None] | None = None,
 ) -> tuple[Pack, npt.NDArray[np.float32]]:
     """Train members to their number of steps, saving checkpoints on the way; start from the newest one there is.
@@ -66,6 +76,7 @@ def train_pack(
         identities: (P,) their identities.
         data: what they learn from.
         checkpoints: directory of this pack's checkpoints.
+        checkpoint_s: seconds between them, at least; one is always written at the end.
         on_progress: called with the steps taken.
 
     Returns:
@@ -86,7 +97,7 @@ def train_pack(
         _check_finite(rows[-1], members, pack.step)
         if on_progress is not None:
             on_progress(pack.step)
-        if pack.step == steps or time.monotonic() - saved > _CHECKPOINT_S:
+        if pack.step == steps or time.monotonic() - saved > checkpoint_s:
             save_checkpoint(checkpoints, pack, identities, np.stack(rows))
             saved = time.monotonic()
     return pack, np.stack(rows)

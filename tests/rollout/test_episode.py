@@ -31,6 +31,8 @@ def test_copying_a_recorded_episode_earns_what_was_recorded(pen_demonstrations):
     assert record.episode_return == pytest.approx(pen_demonstrations.returns[2], rel=1e-3)
     assert record.normalised_score == PEN.normalised_score(record.episode_return)
     assert (record.length, record.simulator, record.episode_seed) == (100, "AdroitHandPen-v1", 2)
+    assert record.mean_memory_weight == 1.0
+    assert record.most_isolated_distance < 0.1
 
 
 def test_episode_does_not_depend_on_what_the_environment_did_before(pen_demonstrations):

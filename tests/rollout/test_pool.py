@@ -44,8 +44,8 @@ def test_records_survive_the_death_of_actors(policies, one_actor, ray_running):
 
     def kill_actors(stop):
         while not stop.is_set() and len(killed) < 2:
-            for process in psutil.process_iter(["cmdline"]):
-                if any("_RolloutActor.run" in part for part in process.info["cmdline"] or []):
+            for process in psutil.Process().children(recursive=True):  # of this test's own Ray alone
+                if "_RolloutActor.run" in process.name() + " ".join(process.cmdline()):
                     os.kill(process.pid, signal.SIGKILL)
                     killed.append(process.pid)
                     break

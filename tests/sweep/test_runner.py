@@ -18,8 +18,9 @@ import pytest
 import yaml
 from minari.data_collector import EpisodeBuffer
 
+from mcnn_ray.artifacts import locked
 from mcnn_ray.config import SweepConfig
-from mcnn_ray.errors import ConfigError
+from mcnn_ray.errors import ArtifactError, ConfigError
 from mcnn_ray.policies.loading import load_policy
 from mcnn_ray.sweep.runner import run_sweep
 from mcnn_ray.tracking import tracking_uri
@@ -107,7 +108,11 @@ def test_mlflow_holds_one_finished_child_a_member_with_all_it_shows(finished):
     assert len(runs) == 8
     assert {run.info.status for run in runs} == {"FINISHED"}
     assert {run.data.tags["mcnn.member"] for run in children} == {p.name for p in (result.folder / "members").iterdir()}
-    assert {artifact.path for artifact in client.list_artifacts(parent.info.run_id)} == {"results.json", "scores.png"}
+    assert {artifact.path for artifact in client.list_artifacts(parent.info.run_id)} == {
+        "results.json",
+        "scores.png",
+        "sweep.json",
+    }
     child = next(run for run in children if run.data.params["method"] == "mcnn+mlp")
     assert {"lambda_", "L", "memory_fraction", "seed", "steps"} <= child.data.params.keys()
     assert {"train_loss", "return", "return_low", "score_high", "success"} <= child.data.metrics.keys()
@@ -132,7 +137,16 @@ def test_same_sweep_again_changes_nothing_and_trains_nothing(finished, config):
     assert {
         path: path.stat().st_mtime_ns for path in (result.folder / "members").rglob("*") if path.is_file()
     } == before
-    assert len(runs_of(storage)[1]) == 8
+    client, runs = runs_of(storage)
+    assert len(runs) == 8
+    table = mlflow.artifacts.load_dict(f"{client.get_run(result.run_id).info.artifact_uri}/results.json")
+    assert len(table["data"]) == len(result.rows)
+
+
+def test_sweep_that_is_running_already_is_refused(finished, config):
+    storage, result, _ = finished
+    with locked(result.folder), pytest.raises(ArtifactError, match="worked on by another process"):
+        run_sweep(SweepConfig.parse(config, "test"), storage)
 
 
 def test_added_grid_points_join_the_finished_ones(finished, config):
@@ -152,7 +166,7 @@ def test_sweep_of_other_demonstrations_under_the_same_name_is_refused(finished, 
 
 def test_damaged_codebook_in_the_cache_is_learned_again(finished, config):
     storage, result, _ = finished
-    (entry,) = list((storage / "cache" / "codebooks").iterdir())
+    (entry,) = [path for path in (storage / "cache" / "codebooks").iterdir() if path.is_dir()]
     arrays = entry / "codebook.safetensors"
     whole = arrays.read_bytes()
     arrays.write_bytes(whole[:-5])
@@ -245,15 +259,14 @@ def test_sweep_killed_with_its_driver_continues_to_the_same_table(pen_dataset, t
     """SIGKILL of the driver while packs train; the same command again ends in the undisturbed table."""
     environment = {**os.environ, "MINARI_DATASETS_PATH": str(minari_store), "RAY_USAGE_STATS_ENABLED": "0"}
     values = {**SWEEP, "dataset": pen_dataset, "method": ["mcnn+mlp", "bc"], "lambda": [1.0], "steps": 1500}
-    values |= {"hidden": [64], "episodes": 2, "name": "killed"}
+    values |= {"hidden": [64], "episodes": 2, "name": "killed", "checkpoint_s": 0}
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(values))
     flags = [str(tmp_path / "sweep.yaml")]
 
     killed = start([*flags, "--storage", str(tmp_path / "killed")], environment)
-    progress = ""
-    while not re.search(r"training, member-steps: [1-9]", progress):
-        assert killed.poll() is None, progress
-        progress += killed.stderr.readline()
+    while len(list((tmp_path / "killed").rglob("step-*"))) < 2:
+        assert killed.poll() is None, killed.stderr.read()
+        time.sleep(0.05)
     os.kill(killed.pid, signal.SIGKILL)
     killed.wait()
     assert not (tmp_path / "killed" / "killed" / "results.csv").exists()
@@ -262,6 +275,8 @@ def test_sweep_killed_with_its_driver_continues_to_the_same_table(pen_dataset, t
     process = start([*flags, "--storage", str(tmp_path / "killed"), "--json"], environment)
     output, errors = process.communicate(timeout=200)
     assert process.returncode == 0, errors
+    first = re.search(r"training, member-steps: ([\d,]+) of", errors)
+    assert int(first[1].replace(",", "")) > 200  # where the checkpoints were, not the beginning
     undisturbed = run_sweep(SweepConfig.parse(values, "test"), tmp_path / "undisturbed")
     assert json.loads(output) == json.loads(json.dumps([row.record() for row in undisturbed.rows]))
     tables = [(tmp_path / name / "killed" / "results.csv").read_bytes() for name in ("killed", "undisturbed")]

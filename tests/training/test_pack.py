@@ -8,7 +8,7 @@ from mcnn_ray.member import make_member
 from mcnn_ray.training.pack import CHUNK_STEPS, Pack, TrainingData
 from tests.core.test_blend import paper_sigma
 
-KEYS = [("neural-gas", 0.1, 0), ("random", 0.2, 0)]
+KEYS = [("neural-gas", 0.1, 0, "expert"), ("random", 0.2, 0, "expert")]
 
 
 @pytest.fixture(autouse=True)
@@ -70,11 +70,11 @@ def autograd_losses(one, data, steps):
         batches = torch.randint(len(data.obs_ND), (CHUNK_STEPS, one.batch_size), generator=generator)
         for step, rows in enumerate(batches, start + 1):
             output = network(data.obs_ND[rows])
-            if one.codebook_key is None:
+            if one.memory_key is None:
                 action = torch.tanh(output)
             else:
-                weight = torch.exp(-one.lambda_ * data.distances[one.codebook_key][rows])[:, None]
-                memory = data.memory_actions[one.codebook_key][rows]
+                weight = torch.exp(-one.lambda_ * data.distances[one.memory_key][rows])[:, None]
+                memory = data.memory_actions[one.memory_key][rows]
                 action = weight * memory + one.L * (1 - weight) * paper_sigma(output, beta_at(step))
             loss = torch.nn.functional.mse_loss(action, data.actions_NA[rows])
             optimiser.zero_grad()

@@ -4,12 +4,10 @@ import numpy as np
 import pytest
 
 from mcnn_ray.artifacts import MANIFEST
-from mcnn_ray.core.codebook import learn_codebook
 from mcnn_ray.errors import McnnError
-from mcnn_ray.training import run
 from mcnn_ray.training.checkpoint import load_checkpoint, save_checkpoint
 from mcnn_ray.training.pack import Pack
-from mcnn_ray.training.run import curve_interval, make_training_data, train_pack
+from mcnn_ray.training.run import curve_interval, train_pack
 from tests.training.test_pack import PACK, member, training_data
 
 IDS = [f"m{i}" for i in range(len(PACK))]
@@ -27,18 +25,13 @@ def stop_at(step):
     return report
 
 
-@pytest.fixture(autouse=True)
-def checkpoint_always(monkeypatch):
-    monkeypatch.setattr(run, "_CHECKPOINT_S", -1.0)
-
-
 def test_interrupted_run_continues_to_the_bits_of_an_undisturbed_one(tmp_path):
-    whole, expected = train_pack(PACK, IDS, training_data(), tmp_path / "a")
+    whole, expected = train_pack(PACK, IDS, training_data(), tmp_path / "a", 0)
     for stop in (300, 700):
         with pytest.raises(Interrupted):
-            train_pack(PACK, IDS, training_data(), tmp_path / "b", stop_at(stop))
+            train_pack(PACK, IDS, training_data(), tmp_path / "b", 0, stop_at(stop))
     taken = []
-    resumed, curve = train_pack(PACK, IDS, training_data(), tmp_path / "b", taken.append)
+    resumed, curve = train_pack(PACK, IDS, training_data(), tmp_path / "b", 0, taken.append)
     assert min(taken) == 700
     np.testing.assert_array_equal(curve, expected)
     np.testing.assert_array_equal(resumed.layers(2)[0][0], whole.layers(2)[0][0])
@@ -47,7 +40,7 @@ def test_interrupted_run_continues_to_the_bits_of_an_undisturbed_one(tmp_path):
 
 def test_curve_is_the_mean_loss_of_each_interval(tmp_path):
     losses = Pack(PACK, training_data()).train(1000)
-    _, curve = train_pack(PACK, IDS, training_data(), tmp_path)
+    _, curve = train_pack(PACK, IDS, training_data(), tmp_path, 0)
     assert curve_interval(1000) == 100
     np.testing.assert_array_equal(curve, losses.reshape(10, 100, -1).mean(1))
 
@@ -96,14 +89,4 @@ def test_loss_that_is_not_finite_names_the_member(tmp_path):
     data = training_data()
     data.actions_NA[0] = float("nan")
     with pytest.raises(McnnError, match=r"mcnn\+mlp lambda=1 memories=10% seed=0: the loss was no longer finite"):
-        train_pack([member()], ["a"], data, tmp_path)
-
-
-def test_training_data_holds_each_row_s_nearest_memory():
-    obs = np.random.default_rng(0).standard_normal((100, 3)).astype(np.float32)
-    units = np.random.default_rng(1).uniform(-1, 1, (100, 2)).astype(np.float32)
-    book = learn_codebook(obs, 0.1)
-    data = make_training_data(obs, units, {("neural-gas", 0.1, 0): book})
-    memories = data.memory_actions["neural-gas", 0.1, 0].numpy()
-    np.testing.assert_array_equal(memories[book.rows_M], units[book.rows_M])
-    assert (data.distances["neural-gas", 0.1, 0].numpy()[book.rows_M] == 0).all()
+        train_pack([member()], ["a"], data, tmp_path, 0)

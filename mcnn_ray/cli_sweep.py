@@ -1,0 +1,208 @@
+"""`mcnn train`, `mcnn sweep` and `mcnn evaluate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mcnn_ray.errors import ArtifactError, ConfigError
+from mcnn_ray.terminal import DEFAULT_STORAGE, AsJson, StageProgress, Storage, error_console, output_console, print_json
+
+__all__ = ["SweepScript", "evaluate", "sweep", "train"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepScript:
+    """What a script in `sweeps/` gives to `mcnn sweep`.
+
+    Attributes:
+        keys: of `SweepConfig`; flags override them.
+        prepare: called before the sweep, e.g. to record demonstrations.
+    """
+
+    keys: dict[str, Any]
+    prepare: Callable[[StageProgress], None]
+
+
+Method = Annotated[str | None, typer.Option("--method", help="bc, mcnn+mlp, 1nn; a list makes several.")]
+Lambda = Annotated[str | None, typer.Option("--lambda", help="Rate at which a memory loses weight with distance.")]
+LBound = Annotated[str | None, typer.Option("--L", help="Bound of the network's part.")]
+Fraction = Annotated[str | None, typer.Option("--memory-fraction", help="Memories over demonstration steps.")]
+Ways = Annotated[str | None, typer.Option("--memories", help="neural-gas, random, k-means or k-center.")]
+MemoryAction = Annotated[str | None, typer.Option("--memory-action", help="expert, or mean over a memory's cell.")]
+Seeds = Annotated[str | None, typer.Option("--seed", help="Training seed.")]
+Steps = Annotated[int | None, typer.Option("--steps", help="Gradient steps [default: 20000; the paper: 1000000].")]
+Rate = Annotated[float | None, typer.Option("--learning-rate", help="Adam's [default: 0.0003].")]
+Batch = Annotated[int | None, typer.Option("--batch-size", help="Transitions a step [default: 256].")]
+Hidden = Annotated[str | None, typer.Option("--hidden", help="Widths of the hidden layers [default: 256,256].")]
+Episodes = Annotated[int | None, typer.Option("--episodes", help="Rollouts of each member [default: 20].")]
+Demonstrations = Annotated[int | None, typer.Option("--demonstrations", help="Learn from so many episodes only.")]
+Dataset = Annotated[str | None, typer.Option("--dataset", help="Minari id to take instead of the task's own.")]
+Clip = Annotated[bool | None, typer.Option("--clip-actions", help="Clip demonstrated actions to the bounds.")]
+Constant = Annotated[str | None, typer.Option("--constant-columns", help="refuse or ignore.")]
+MinEpisodes = Annotated[int | None, typer.Option("--min-episodes", help="Refuse datasets with fewer [default: 2].")]
+Name = Annotated[str | None, typer.Option("--name", help="Of the sweep and its folder.")]
+
+
+def train(
+    task: Annotated[str, typer.Argument(help="Catalogue name (mcnn tasks), or ENVIRONMENT@DATASET.")],
+    method: Method = "mcnn+mlp",
+    lambda_: Lambda = None,
+    L: LBound = None,
+    memory_fraction: Fraction = None,
+    memories: Ways = None,
+    memory_action: MemoryAction = None,
+    seed: Seeds = None,
+    steps: Steps = None,
+    learning_rate: Rate = None,
+    batch_size: Batch = None,
+    hidden: Hidden = None,
+    episodes: Episodes = None,
+    demonstrations: Demonstrations = None,
+    dataset: Dataset = None,
+    clip_actions: Clip = None,
+    constant_columns: Constant = None,
+    min_episodes: MinEpisodes = None,
+    name: Name = None,
+    storage: Storage = DEFAULT_STORAGE,
+    as_json: AsJson = False,
+) -> None:
+    """Train one policy, roll it out and file it: a sweep of one member.
+
+    Example: mcnn train door-expert-v1 --method mcnn+mlp --lambda 1 --memory-fraction 0.1 --steps 5000
+    """
+    values = _given(locals())
+    result = _sweep(values, "flags", storage, one=True)
+    identity = result.study.identity(result.rows[0].member)
+    policy = result.folder / "members" / identity / "policy"
+    if as_json:
+        print_json({**result.rows[0].record(), "policy": str(policy)})
+        return
+    _print_rows(result)
+    output_console.print(f"policy: {policy}", highlight=False, soft_wrap=True)
+
+
+def sweep(
+    context: typer.Context,
+    file: Annotated[Path | None, typer.Argument(help="YAML file; flags override its keys.")] = None,
+    task: Annotated[str | None, typer.Option("--task", help="Catalogue name, or ENVIRONMENT@DATASET.")] = None,
+    method: Method = None,
+    lambda_: Lambda = None,
+    L: LBound = None,
+    memory_fraction: Fraction = None,
+    memories: Ways = None,
+    memory_action: MemoryAction = None,
+    seed: Seeds = None,
+    steps: Steps = None,
+    learning_rate: Rate = None,
+    batch_size: Batch = None,
+    hidden: Hidden = None,
+    episodes: Episodes = None,
+    demonstrations: Demonstrations = None,
+    dataset: Dataset = None,
+    clip_actions: Clip = None,
+    constant_columns: Constant = None,
+    min_episodes: MinEpisodes = None,
+    name: Name = None,
+    storage: Storage = DEFAULT_STORAGE,
+    as_json: AsJson = False,
+) -> None:
+    """Train and compare every combination of lists; the same command again continues.
+
+    Example: mcnn sweep --task door-expert-v1 --lambda 0.1,1,10 --memory-fraction 0.05,0.1 --seed 0,1 --steps 5000
+    """
+    given = _given(locals())
+    from mcnn_ray.config import read_sweep_file
+
+    script: SweepScript | None = context.obj
+    values = {**(script.keys if script else {}), **(read_sweep_file(file) if file is not None else {}), **given}
+    if script is not None:
+        if given and "name" not in given:
+            values.pop("name", None)  # another sweep than the script's own
+        with StageProgress() as progress:
+            script.prepare(progress)
+    if "task" not in values:
+        raise ConfigError("no task is given; name a YAML file, or pass --task (mcnn tasks lists them)")
+    result = _sweep(values, "flags" if file is None else str(file), storage)
+    if as_json:
+        print_json([row.record() for row in result.rows])
+        return
+    _print_rows(result)
+    for what, path in (("table", result.folder / "results.csv"), ("figure", result.figure)):
+        output_console.print(f"{what}: {path}", highlight=False, soft_wrap=True)
+    output_console.print(f"compare the runs: mcnn ui --storage {storage}", highlight=False, soft_wrap=True)
+
+
+def evaluate(
+    policy: Annotated[str, typer.Argument(help="Policy directory, or the id of an MLflow run.")],
+    episodes: Annotated[int, typer.Option("--episodes", min=1, help="How many.")] = 20,
+    actors: Annotated[
+        int | None, typer.Option("--actors", min=1, help="Rolling out at once [default: all CPUs].")
+    ] = None,
+    first_seed: Annotated[int | None, typer.Option("--first-seed", min=0, help="Seed of the first episode.")] = None,
+    storage: Storage = DEFAULT_STORAGE,
+    as_json: AsJson = False,
+) -> None:
+    """Roll a policy out in its task; the result does not depend on the number of actors.
+
+    Example: mcnn evaluate runs/quickstart/members/0123456789ab/policy --episodes 20
+    """
+    from mcnn_ray.report.tables import results_table
+    from mcnn_ray.sweep.evaluation import evaluate_policy
+
+    with StageProgress() as progress:
+        row, records = evaluate_policy(_policy_directory(policy, storage), episodes, actors, first_seed, progress)
+    if as_json:
+        print_json({**row.record(), "episodes": [record.row() for record in records]})
+        return
+    output_console.print(results_table([row], f"{policy}"))
+
+
+def _given(flags: dict[str, Any]) -> dict[str, Any]:
+    """Return the flags that were given under the keys of `SweepConfig`, with `a,b` as lists."""
+    lists = ("method", "lambda_", "L", "memory_fraction", "memories", "memory_action", "seed", "hidden")
+    values = {}
+    for key, value in flags.items():
+        if value is None or key in ("context", "storage", "as_json", "file"):
+            continue
+        values["lambda" if key == "lambda_" else key] = value.split(",") if key in lists else value
+    return values
+
+
+def _sweep(values: dict[str, Any], source: str, storage: Path, one: bool = False) -> Any:
+    from mcnn_ray.config import SweepConfig
+    from mcnn_ray.sweep.runner import run_sweep
+
+    config = SweepConfig.parse(values, source)
+    members = len(config.members())
+    if one and members != 1:
+        raise ConfigError(f"these flags ask for {members} members; mcnn train takes one, mcnn sweep takes lists")
+    try:
+        with StageProgress() as progress:
+            return run_sweep(config, storage, progress)
+    except KeyboardInterrupt:
+        error_console.print("interrupted; the same command continues from the last checkpoints")
+        raise typer.Exit(130) from None
+
+
+def _print_rows(result: Any) -> None:
+    from mcnn_ray.report.tables import results_table
+
+    data = result.study.demonstrations
+    title = f"{result.study.task.id}: {data.episodes} demonstrations ({data.source}, {data.steps:,} steps)"
+    output_console.print(results_table(result.rows, title))
+
+
+def _policy_directory(policy: str, storage: Path) -> Path:
+    from mcnn_ray.tracking import download_policy
+
+    directory = Path(policy)
+    if directory.is_dir():
+        return directory
+    if len(policy) == 32 and all(character in "0123456789abcdef" for character in policy):
+        return download_policy(storage, policy)
+    raise ArtifactError(f"{policy} is neither a policy directory nor the id of an MLflow run")
