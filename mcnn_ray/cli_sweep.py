@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mcnn_ray.errors import ArtifactError, ConfigError
 from mcnn_ray.terminal import DEFAULT_STORAGE, AsJson, StageProgress, Storage, error_console, output_console, print_json
 
-__all__ = ["SweepScript", "evaluate", "sweep", "train"]
+if TYPE_CHECKING:
+    from mcnn_ray.sweep.runner import SweepResult
+
+__all__ = ["SweepScript", "evaluate", "print_result", "sweep", "train"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +85,7 @@ def train(
     if as_json:
         print_json({**result.rows[0].record(), "policy": str(policy)})
         return
-    _print_rows(result)
+    print_result(result)
     output_console.print(f"policy: {policy}", highlight=False, soft_wrap=True)
 
 
@@ -131,7 +134,7 @@ def sweep(
     if as_json:
         print_json([row.record() for row in result.rows])
         return
-    _print_rows(result)
+    print_result(result)
     for what, path in (("table", result.folder / "results.csv"), ("figure", result.figure)):
         output_console.print(f"{what}: {path}", highlight=False, soft_wrap=True)
     output_console.print(f"compare the runs: mcnn ui --storage {storage}", highlight=False, soft_wrap=True)
@@ -173,7 +176,7 @@ def _given(flags: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _sweep(values: dict[str, Any], source: str, storage: Path, one: bool = False) -> Any:
+def _sweep(values: dict[str, Any], source: str, storage: Path, one: bool = False) -> SweepResult:
     from mcnn_ray.config import SweepConfig
     from mcnn_ray.sweep.runner import run_sweep
 
@@ -189,12 +192,30 @@ def _sweep(values: dict[str, Any], source: str, storage: Path, one: bool = False
         raise typer.Exit(130) from None
 
 
-def _print_rows(result: Any) -> None:
+def print_result(result: SweepResult) -> None:
+    """Print a sweep's table and whether its certificates hold."""
     from mcnn_ray.report.tables import results_table
 
     data = result.study.demonstrations
-    title = f"{result.study.task.id}: {data.episodes} demonstrations ({data.source}, {data.steps:,} steps)"
+    steps = sorted({row.member.steps for row in result.rows if row.member.trained})
+    trained = f", {' or '.join(f'{count:,}' for count in steps)} training steps" if steps else ""
+    title = f"{result.study.task.id}: {data.episodes} demonstrations ({data.source}, {data.steps:,} steps){trained}"
     output_console.print(results_table(result.rows, title))
+    _print_certificates(result)
+
+
+def _print_certificates(result: SweepResult) -> None:
+    if not result.certificates:
+        return
+    broken = [label for label, found in result.certificates.items() if not found.holds]
+    told = f"does not hold for {', '.join(broken)}" if broken else "holds"
+    output_console.print(
+        f"certificate (exact at memories, inside the cones, within the width bound): {told}, "
+        f"{len(result.certificates)} settings checked",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 def _policy_directory(policy: str, storage: Path) -> Path:

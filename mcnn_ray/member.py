@@ -88,6 +88,11 @@ class Member:
         return " ".join(parts)
 
     @property
+    def setting_label(self) -> str:
+        """The label without the seed: what one row of a results table is called."""
+        return self.label.rsplit(" ", 1)[0]
+
+    @property
     def label(self) -> str:
         """Short name for tables, e.g. `mcnn+mlp lambda=1 memories=10% seed=0`."""
         parts = [self.method]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from mcnn_ray.cli_sweep import print_result
 from mcnn_ray.config import SweepConfig
 from mcnn_ray.data.collect import collect_episodes
 from mcnn_ray.data.minari_store import dataset_exists, read_minari, write_minari
-from mcnn_ray.report.tables import results_table
 from mcnn_ray.sweep.runner import run_sweep
 from mcnn_ray.tasks.catalogue import find_task
 from mcnn_ray.tasks.environments import make_environment, simulator_versions
@@ -45,9 +45,7 @@ def run_quickstart(storage: Path) -> None:
     with StageProgress() as progress:
         record_demonstrations(progress)
         result = run_sweep(SweepConfig.parse(SWEEP, "quickstart"), storage, progress)
-    data = result.study.demonstrations
-    title = f"{_TASK}: {data.episodes} expert demonstrations ({data.steps:,} steps), {SWEEP['steps']} training steps"
-    output_console.print(results_table(result.rows, title))
+    print_result(result)
     for line in (
         f"figure:  {result.figure}",
         f"table:   {result.folder / 'results.csv'}",

@@ -248,7 +248,7 @@ def test_lambda_and_L_that_cannot_be_are_refused(certified, pen_demonstrations, 
 def test_memories_that_are_not_numbers_are_refused(certified, pen_demonstrations):
     policy = mcnn_policy(pen_demonstrations)
     policy.memories.observations_MD[3, 4] = np.nan
-    with pytest.raises(ArtifactError, match="memories with NaN"):
+    with pytest.raises(ArtifactError, match="holds NaN or infinity"):
         certified(policy)
 
 

@@ -52,6 +52,8 @@ def test_help_shows_an_example_for_every_command(mcnn):
         "train",
         "sweep",
         "evaluate",
+        "memories",
+        "certify",
         "ui",
         "data collect",
         "data import",

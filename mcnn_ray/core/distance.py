@@ -10,17 +10,14 @@ Shapes: B queries, M memories, D observation numbers.
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
-__all__ = ["MemorySearch", "nearest_memory"]
-
-Float32Array = npt.NDArray[np.float32]
-Int64Array = npt.NDArray[np.int64]
+__all__ = ["nearest_memory"]
 
 # Unit roundoff of a float32 product by torch's precision setting: float32, TF32 and bfloat16 significands.
 _UNIT_ROUNDOFF = {"highest": 2.0**-24, "high": 2.0**-11, "medium": 2.0**-8}
+_SMALLEST_NORMAL = 2.0**-126  # error of one float32 product that underflows, at most
+_LARGEST = 3e38  # in float32
 _CHUNK_ELEMENTS = 1 << 24  # of the query x memory matrix held at once: 64 MiB
 _PAIRS_AT_ONCE = 1 << 16  # re-measured in float64: 24 MiB at D = 46
 
@@ -70,9 +67,12 @@ def _nearest_chunk(
     reach_B = x_norm_B + squared_B.sqrt()
     gamma = _tolerance_factor(obs_BD.shape[1], _UNIT_ROUNDOFF[torch.get_float32_matmul_precision()])
     limit_B = squared_B - x_norm2_B + gamma * (reach_B.square() + 2.0 * x_norm_B * reach_B)
+    limit_B += (obs_BD.shape[1] + 8) * _SMALLEST_NORMAL  # what products that underflow lose
     limit_B = torch.nextafter(limit_B.float(), torch.tensor(torch.inf, device=obs_BD.device))
 
     candidate_BM = ~(fast_BM > limit_B[:, None])  # negated, so that a NaN from overflow counts as a candidate
+    # No partial sum of a fast value exceeds 2 (|m|^2 + |x|^2); where that overflows, every memory is measured.
+    candidate_BM[x_norm2_B + norms_M.max() >= 0.5 * _LARGEST] = True
     unsure_B = (candidate_BM.sum(1) > 1).nonzero()[:, 0]
     if len(unsure_B):
         winner_B[unsure_B], squared_B[unsure_B] = _measure_again(
@@ -100,55 +100,3 @@ def _measure_again(
     tied_P = squared_P == best_B[row_P]
     index_B = torch.full_like(best_B, memories_MD.shape[0], dtype=torch.long)
     return index_B.scatter_reduce(0, row_P[tied_P], col_P[tied_P], "amin"), best_B
-
-
-class MemorySearch:
-    """Nearest memory for one or a few observations at a time, in numpy: what a policy uses at every step.
-
-    The result equals `nearest_memory`'s; without torch's cost of a call it takes microseconds.
-
-    Args:
-        memories_MD: (M, D) float32, standardised, M >= 1.
-    """
-
-    def __init__(self, memories_MD: Float32Array) -> None:
-        self._memories_MD = np.ascontiguousarray(memories_MD, dtype=np.float32)
-        norms_M = np.square(self._memories_MD, dtype=np.float64).sum(1)
-        # [-2 m, |m|^2] with queries [x, 1]: one product gives the ranking. Column-major, since gemv is fastest so.
-        self._augmented = np.asfortranarray(
-            np.concatenate([-2.0 * self._memories_MD, norms_M[:, None].astype(np.float32)], axis=1)
-        )
-        self._gamma = _tolerance_factor(self._memories_MD.shape[1], 2.0**-24)
-
-    def __call__(self, obs_BD: Float32Array) -> tuple[Int64Array, Float32Array]:
-        """Find the nearest memory of each observation.
-
-        Args:
-            obs_BD: (B, D) float32, standardised.
-
-        Returns:
-            (B,) int64 index, the lowest on ties; (B,) float32 distance, exactly 0 at a memory.
-        """
-        found = [self._one(x_D) for x_D in obs_BD]
-        return (
-            np.array([index for index, _ in found], dtype=np.int64),
-            np.array([distance for _, distance in found], dtype=np.float32),
-        )
-
-    def _one(self, x_D: Float32Array) -> tuple[int, float]:
-        fast_M = self._augmented @ np.append(x_D, np.float32(1.0))
-        winner = int(fast_M.argmin())
-        x64_D = x_D.astype(np.float64)
-        difference_D = x64_D - self._memories_MD[winner]
-        squared = float(difference_D @ difference_D)
-        x_norm2 = float(x64_D @ x64_D)
-        x_norm = x_norm2**0.5
-        reach = x_norm + squared**0.5
-        limit = squared - x_norm2 + self._gamma * (reach * reach + 2.0 * x_norm * reach)
-        candidates = np.flatnonzero(~(fast_M > np.nextafter(np.float32(limit), np.float32(np.inf))))
-        if len(candidates) > 1:
-            difference_CD = x64_D - self._memories_MD[candidates]
-            squared_C = np.einsum("cd,cd->c", difference_CD, difference_CD)
-            best = int(squared_C.argmin())
-            winner, squared = int(candidates[best]), float(squared_C[best])
-        return winner, squared**0.5

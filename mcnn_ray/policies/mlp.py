@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mcnn_ray.core.blend import blend, sigma_beta
-from mcnn_ray.core.distance import MemorySearch
 from mcnn_ray.core.normalise import ActionScale, Standardiser
 from mcnn_ray.policies.base import Explanation, Float32Array, Policy
+from mcnn_ray.policies.search import PolicySearch
 
 __all__ = ["Memories", "MlpPolicy"]
 
@@ -59,7 +59,7 @@ class MlpPolicy(Policy):
         super().__init__(card, standardiser, action_scale)
         self.layers = layers
         self.memories = memories
-        self._search = None if memories is None else MemorySearch(memories.observations_MD)
+        self._search = None if memories is None else PolicySearch(memories.observations_MD)
 
     def network(self, obs_BD: Float32Array) -> Float32Array:
         """Return f(x), (B, A) float32 before any head, for (B, D) standardised observations."""

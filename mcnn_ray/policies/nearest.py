@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mcnn_ray.core.distance import MemorySearch
 from mcnn_ray.core.normalise import ActionScale, Standardiser
 from mcnn_ray.policies.base import Explanation, Float32Array, Policy
+from mcnn_ray.policies.search import PolicySearch
 
 __all__ = ["NearestPolicy"]
 
@@ -38,7 +38,7 @@ class NearestPolicy(Policy):
         super().__init__(card, standardiser, action_scale)
         self._observations_ND = observations_ND
         self._actions_NA = actions_NA
-        self._search = MemorySearch(observations_ND)
+        self._search = PolicySearch(observations_ND)
 
     def _actions(self, obs_BD: Float32Array) -> Float32Array:
         index_B, _ = self._search(obs_BD)

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mcnn_ray.artifacts import locked, read_json, write_json, write_text
+from mcnn_ray.certify import certificate_of
 from mcnn_ray.config import SweepConfig
+from mcnn_ray.core.certificate import Certificate
 from mcnn_ray.policies.base import save_policy
+from mcnn_ray.policies.loading import load_policy
 from mcnn_ray.report.figures import save_score_figure
 from mcnn_ray.report.results import Row, rows_to_csv, summarise
 from mcnn_ray.rollout.episode import EVALUATION_SEED, EpisodeRecord
@@ -22,6 +25,8 @@ from mcnn_ray.tasks.environments import simulator_versions
 from mcnn_ray.tracking import MemberResult, Tracker
 
 __all__ = ["SweepResult", "Watcher", "run_sweep"]
+
+_CERTIFIED_STATES = 2000  # demonstrations, evenly spaced; `mcnn certify` checks all and more
 
 
 class Watcher(Protocol):
@@ -40,6 +45,7 @@ class SweepResult:
         folder: with its policies, records, table and figure.
         rows: the table.
         figure: of scores against lambda, PNG.
+        certificates: by setting, of those with a codebook.
         study: what was learned from.
         run_id: MLflow's id of the parent run.
     """
@@ -48,6 +54,7 @@ class SweepResult:
     folder: Path
     rows: list[Row]
     figure: Path
+    certificates: dict[str, Certificate]
     study: Study
     run_id: str
 
@@ -89,12 +96,22 @@ def run_sweep(config: SweepConfig, storage: Path, watch: Watcher | None = None) 
             rows = summarise(plan.members, records)
             figure = save_score_figure(rows, study.task.id, folder / "scores.png")
             write_text(folder / "results.csv", rows_to_csv(rows))
+            certificates = _certify(plan, study, tell)
+            write_json(folder / "certificates.json", {label: found.to_json() for label, found in certificates.items()})
             _file_members(tracker, run_id, plan, records, tell)
-            tracker.close_sweep(run_id, [row.record() for row in rows], [figure])
+            tracker.close_sweep(run_id, [row.record() for row in rows], [figure, folder / "certificates.json"])
         except BaseException as error:
             tracker.stop_sweep(run_id, interrupted=isinstance(error, KeyboardInterrupt))
             raise
-    return SweepResult(name=config.sweep_name, folder=folder, rows=rows, figure=figure, study=study, run_id=run_id)
+    return SweepResult(
+        name=config.sweep_name,
+        folder=folder,
+        rows=rows,
+        figure=figure,
+        certificates=certificates,
+        study=study,
+        run_id=run_id,
+    )
 
 
 def _sweep_parameters(config: SweepConfig, study: Study) -> dict[str, Any]:
@@ -172,3 +189,19 @@ def _file_members(
             ),
         )
         tell("MLflow, runs", done + 1, len(plan.members))
+
+
+def _certify(plan: SweepPlan, study: Study, tell: Watcher) -> dict[str, Certificate]:
+    """Certify each setting with a codebook, over its memories and a sample of the demonstrations."""
+    settings: dict[str, list[str]] = {}
+    for identity, member in plan.members.items():
+        if member.memory_key is not None:
+            settings.setdefault(member.setting_label, []).append(identity)
+    obs_ND = study.demonstrations.observations_ND
+    sample = obs_ND[:: -(-len(obs_ND) // _CERTIFIED_STATES)]
+    certificates = {}
+    for done, (label, identities) in enumerate(settings.items()):
+        policies = [load_policy(plan.policy(identity)) for identity in identities]
+        certificates[label] = certificate_of(policies, sample)
+        tell("certificates", done + 1, len(settings))
+    return certificates

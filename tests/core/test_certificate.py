@@ -18,8 +18,8 @@ from mcnn_ray.core.certificate import (
     sub_optimality_bound,
     width_bound,
 )
-from mcnn_ray.core.distance import MemorySearch
 from mcnn_ray.core.normalise import ActionScale
+from mcnn_ray.core.search import MemorySearch
 
 DIM, ACTIONS = 5, 3
 

@@ -2,20 +2,25 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcnn_ray.core.search import (
-    GraphSearch,
-    MemorySearch,
-    TreeSearch,
-    link_nearest,
-    link_successive,
-    make_search,
-    measure_search,
-)
+from mcnn_ray.core.distance import nearest_memory
+from mcnn_ray.core.graph_search import GraphSearch, link_nearest, link_successive, measure_search
+from mcnn_ray.core.search import MemorySearch, TreeSearch, make_search
 
 EXACT = (MemorySearch, TreeSearch)
+
+
+def many_at_once(memories):
+    """`nearest_memory` in the form of the other searches."""
+    return lambda obs: tuple(
+        part.numpy() for part in nearest_memory(torch.from_numpy(obs), torch.from_numpy(np.ascontiguousarray(memories)))
+    )
+
+
+EVERY = (*EXACT, many_at_once)
 NO_EDGES = np.empty((0, 2), dtype=np.int64)
 
 
@@ -61,7 +66,7 @@ def graphs(draw):
     return rng.standard_normal((10, dim)).astype(np.float32), memories, edges, rng.integers(count, size=10)
 
 
-@pytest.mark.parametrize("search", EXACT)
+@pytest.mark.parametrize("search", EVERY)
 @settings(max_examples=150)
 @given(clouds())
 def test_exact_search_finds_the_true_nearest_memory_and_its_distance(search, cloud):
@@ -73,7 +78,7 @@ def test_exact_search_finds_the_true_nearest_memory_and_its_distance(search, clo
     np.testing.assert_allclose(measured, distance, rtol=1e-6)
 
 
-@pytest.mark.parametrize("search", EXACT)
+@pytest.mark.parametrize("search", EVERY)
 @settings(max_examples=50)
 @given(clouds())
 def test_distance_is_exactly_zero_at_every_memory(search, cloud):
@@ -81,7 +86,7 @@ def test_distance_is_exactly_zero_at_every_memory(search, cloud):
     assert (search(memories)(memories)[1] == 0).all()
 
 
-@pytest.mark.parametrize("search", EXACT)
+@pytest.mark.parametrize("search", EVERY)
 @settings(max_examples=50)
 @given(ties())
 def test_ties_go_to_the_lowest_index(search, case):
@@ -89,20 +94,20 @@ def test_ties_go_to_the_lowest_index(search, case):
     np.testing.assert_array_equal(search(memories)(queries)[0], by_subtraction(queries, memories)[0])
 
 
-@pytest.mark.parametrize("search", EXACT)
+@pytest.mark.parametrize("search", EVERY)
 def test_ranks_that_overflow_do_not_hide_the_nearest(search):
     # |m|^2 of the first is beyond float32, so its rank is infinite, and that of the second is not.
     memories = np.array([[2e19, 0.0], [0.0, 1.1e19]], dtype=np.float32)
     assert search(memories)(np.array([[0.8e19, 0.0], [0.0, 0.0]], dtype=np.float32))[0].tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("search", EXACT)
+@pytest.mark.parametrize("search", EVERY)
 def test_products_that_underflow_do_not_hide_the_nearest(search):
     memories = np.array([[3e-23], [1e-23], [2e-23]], dtype=np.float32)
     assert search(memories)(np.array([[1.1e-23], [4e-23]], dtype=np.float32))[0].tolist() == [1, 0]
 
 
-@pytest.mark.parametrize("search", EXACT)
+@pytest.mark.parametrize("search", EVERY)
 def test_many_equal_memories_give_the_first(search):
     index, distance = search(np.ones((10_000, 3), dtype=np.float32))(np.zeros((2, 3), dtype=np.float32))
     assert index.tolist() == [0, 0]
@@ -268,6 +273,6 @@ def test_graphs_that_cannot_be_searched_are_refused():
 
 
 def test_neighbourhoods_too_large_to_list_are_refused(monkeypatch):
-    monkeypatch.setattr("mcnn_ray.core.search._LIST_ENTRIES", 10)
+    monkeypatch.setattr("mcnn_ray.core.graph_search._LIST_ENTRIES", 10)
     with pytest.raises(ValueError, match="use a smaller depth or fewer edges"):
         GraphSearch(np.eye(5, dtype=np.float32), link_nearest(np.eye(5, dtype=np.float32), 4))

@@ -73,6 +73,8 @@ def test_table_has_a_row_per_setting_with_intervals_and_counts(finished):
         assert row.episode_seeds == (1_000_000, 1_000_002)
         assert row.score is not None
         assert row.success is not None
+    assert all(found.holds for found in result.certificates.values())
+    assert set(json.loads((result.folder / "certificates.json").read_text())) == set(result.certificates)
     table = pd.read_csv(result.folder / "results.csv")
     assert table["return"].tolist() == [row.episode_return.mean for row in result.rows]
 
@@ -84,6 +86,7 @@ def test_progress_covers_every_stage_to_its_end(finished):
         "memories neural-gas 10%": (1.0, 1.0),
         "training, member-steps": (1800, 1800),
         "rollouts, episodes": (21, 21),
+        "certificates": (2, 2),
         "MLflow, runs": (7, 7),
     }
 
@@ -112,6 +115,7 @@ def test_mlflow_holds_one_finished_child_a_member_with_all_it_shows(finished):
         "results.json",
         "scores.png",
         "sweep.json",
+        "certificates.json",
     }
     child = next(run for run in children if run.data.params["method"] == "mcnn+mlp")
     assert {"lambda_", "L", "memory_fraction", "seed", "steps"} <= child.data.params.keys()
