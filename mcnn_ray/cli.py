@@ -12,6 +12,7 @@ from rich import box
 from rich.table import Table
 
 from mcnn_ray import __version__
+from mcnn_ray.cli_bench import bench_app
 from mcnn_ray.cli_certify import certify
 from mcnn_ray.cli_data import data_app
 from mcnn_ray.cli_memories import memories
@@ -29,6 +30,7 @@ app = typer.Typer(
     help="Imitation learning with Memory-Consistent Neural Networks: demonstrations in, compared policies out.",
 )
 app.add_typer(data_app, name="data")
+app.add_typer(bench_app, name="bench")
 
 
 def _version(wanted: bool) -> None:

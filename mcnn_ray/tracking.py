@@ -245,7 +245,7 @@ def _told(uri: str) -> Iterator[None]:
     try:
         yield
     except (MlflowException, SQLAlchemyError) as error:
-        cause = " ".join(str(error).split())
+        cause = public_address(" ".join(str(error).split()))
         raise TrackingError(
             f"MLflow at {public_address(uri)} cannot be used: {cause[:160]}{'...' if len(cause) > 160 else ''}; "
             "results stay on disk, and the same command files them when it can"

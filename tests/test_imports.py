@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "mcnn_ray"
-BARE = ("core", "policies", "training", "errors.py", "artifacts.py", "member.py")
+BARE = ("core", "policies", "training", "terminal.py", "errors.py", "artifacts.py", "member.py")
 ALLOWED = {"torch", "numpy", "scipy", "pandas", "safetensors", "typer", "rich", "mcnn_ray", *sys.stdlib_module_names}
 
 
@@ -48,6 +48,6 @@ def test_core_policies_and_packs_import_without_ray_mlflow_or_simulators():
 import sys
 for name in {blocked.split()!r}:
     sys.modules[name] = None
-import mcnn_ray.core.codebook, mcnn_ray.policies.loading, mcnn_ray.training.pack, mcnn_ray.training.run
+import mcnn_ray.core.codebook, mcnn_ray.policies.loading, mcnn_ray.training.pack, mcnn_ray.training.run, mcnn_ray.bench
 """
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,64 @@
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from mcnn_ray.bench import compare_methods, made_trajectories
+
+SMALL = ["memories", "--points", "2000", "--dim", "6", "--memories", "100", "--epochs", "2", "--json"]
+
+
+def test_bench_runs_with_what_a_bare_machine_has_and_prints_one_line_of_json():
+    blocked = "ray mlflow gymnasium gymnasium_robotics minari mujoco h5py yaml matplotlib sklearn"
+    program = f"""
+import runpy, sys
+for name in {blocked.split()!r}:
+    sys.modules[name] = None
+sys.argv = ["bench", *{SMALL!r}]
+runpy.run_module("mcnn_ray.bench", run_name="__main__")
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=os.environ)
+    assert ended.returncode == 0, ended.stderr
+    (line,) = ended.stdout.splitlines()
+    found = json.loads(line)
+    needed = {"seconds", "peak_rss_gib", "quantisation_error", "random_quantisation_error", "most_isolated_distance"}
+    assert needed | {"limit_seconds", "search_median_us"} <= found.keys()
+    assert found["quantisation_error"] < found["random_quantisation_error"]
+
+
+def test_made_trajectories_are_standardised_repeat_and_move_smoothly():
+    points = made_trajectories(1000, 5, 0)
+    np.testing.assert_array_equal(points, made_trajectories(1000, 5, 0))
+    np.testing.assert_allclose(points.mean(0), 0, atol=1e-3)
+    np.testing.assert_allclose(points.std(0), 1, atol=0.05)
+    steps = np.linalg.norm(np.diff(points[:200], axis=0), axis=1).mean()
+    assert steps < 0.5 * np.linalg.norm(points[:500] - points[500:], axis=1).mean()
+
+
+def test_compared_methods_are_measured_on_the_same_rows():
+    rows = compare_methods(made_trajectories(600, 4, 0), made_trajectories(200, 4, 1), 0.1)
+    names = [row["method"] for row in rows]
+    assert names[:4] == ["neural-gas", "random", "k-means", "k-center"]
+    assert {row["memories"] for row in rows} == {60}
+    by = {row["method"]: row for row in rows}
+    assert by["neural-gas"]["quantisation_error"] < by["random"]["quantisation_error"]
+    assert by["k-center"]["most_isolated_distance"] < by["random"]["most_isolated_distance"]
+    assert all(row["held_out_quantisation_error"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--device", "tpu"], "device 'tpu' is not here"),
+        (["--points", "10", "--memories", "20"], "20 memories asked of 10"),
+    ],
+)
+def test_bench_refuses_what_it_cannot_measure(flags, message):
+    command = [sys.executable, "-m", "mcnn_ray", "bench", "memories", *flags]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert message in " ".join(ended.stderr.split())
+    assert "Traceback" not in ended.stderr

@@ -1,0 +1,128 @@
+import os
+from dataclasses import replace
+
+import mlflow
+import pytest
+
+from mcnn_ray.errors import TrackingError
+from mcnn_ray.tracking import MemberResult, Tracker, public_address, tracking_uri
+
+
+@pytest.fixture
+def tracker(tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return Tracker(tmp_path, "task")
+
+
+@pytest.fixture
+def result(tmp_path):
+    policy = tmp_path / "policy"
+    policy.mkdir()
+    (policy / "policy.json").write_text("{}")
+    return MemberResult(
+        identity="abc",
+        label="bc seed=0",
+        parameters={"method": "bc", "seed": 0},
+        metrics={"return": 1.0, "return_low": 0.5},
+        step=200,
+        curve={"step": [100, 200], "train_loss": [0.5, 0.25]},
+        episodes=[{"episode_seed": 1, "episode_return": 1.0}, {"episode_seed": 2, "episode_return": 1.0}],
+        policy=policy,
+    )
+
+
+def runs(tmp_path):
+    client = mlflow.MlflowClient(tracking_uri(tmp_path))
+    return client, client.search_runs([client.get_experiment_by_name("task").experiment_id])
+
+
+def child(tmp_path, parent):
+    client, found = runs(tmp_path)
+    (run,) = [run for run in found if run.data.tags.get("mlflow.parentRunId") == parent]
+    return client, run
+
+
+def rows(run, name="episodes.json"):
+    return mlflow.artifacts.load_dict(f"{run.info.artifact_uri}/{name}")["data"]
+
+
+def test_filing_the_same_again_changes_nothing(tracker, result, tmp_path):
+    parent = tracker.open_sweep("id", "name", {"steps": 1})
+    for _ in range(2):
+        tracker.log_member(parent, result)
+        tracker.close_sweep(parent, [{"return": 1.0}], [])
+    client, run = child(tmp_path, parent)
+    assert run.info.status == "FINISHED"
+    assert len(rows(run)) == 2
+    assert len(rows(client.get_run(parent), "results.json")) == 1
+    for metric in ("train_loss", "return"):
+        steps = [point.step for point in client.get_metric_history(run.info.run_id, metric)]
+        assert steps == sorted(set(steps))
+
+
+@pytest.mark.parametrize("call", ["log_batch", "log_dict", "log_artifacts", "set_tag", "set_terminated"])
+def test_filing_that_dies_anywhere_is_taken_up_to_one_finished_run(tracker, result, tmp_path, monkeypatch, call):
+    parent = tracker.open_sweep("id", "name", {"steps": 1})
+    with monkeypatch.context() as patch:
+        patch.setattr(tracker._client, call, lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            tracker.log_member(parent, result)
+    tracker.log_member(parent, result)
+    client, run = child(tmp_path, parent)
+    assert run.info.status == "FINISHED"
+    assert run.data.params == {"method": "bc", "seed": "0"}
+    assert len(rows(run)) == 2
+    assert [point.step for point in client.get_metric_history(run.info.run_id, "train_loss")] == [100, 200]
+
+
+def test_changed_result_is_filed_into_the_same_run(tracker, result, tmp_path):
+    parent = tracker.open_sweep("id", "name", {"episodes": 2})
+    tracker.log_member(parent, result)
+    more = [*result.episodes, {"episode_seed": 3, "episode_return": 7.0}]
+    tracker.log_member(parent, replace(result, metrics={"return": 3.0, "return_low": 1.0}, episodes=more))
+    _, run = child(tmp_path, parent)
+    assert run.data.metrics["return"] == 3.0
+    assert len(rows(run)) == 3
+
+
+def test_parameters_lost_by_a_crash_are_filed_and_a_wider_grid_is_kept_as_an_artifact(tracker, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(tracker._client, "log_batch", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            tracker.open_sweep("id", "name", {"lambda": [1]})
+    first = tracker.open_sweep("id", "name", {"lambda": [1]})
+    again = tracker.open_sweep("id", "name", {"lambda": [1, 2]})
+    client, found = runs(tmp_path)
+    assert first == again == found[0].info.run_id
+    assert len(found) == 1
+    assert found[0].data.params == {"lambda": "[1]"}
+    assert mlflow.artifacts.load_dict(f"{found[0].info.artifact_uri}/sweep.json") == {"lambda": [1, 2]}
+
+
+def test_sweeps_of_one_name_in_different_folders_stay_apart(tracker):
+    assert tracker.open_sweep("id1", "quickstart", {}) != tracker.open_sweep("id2", "quickstart", {})
+
+
+def test_store_in_the_environment_is_left_alone(tracker):
+    assert "MLFLOW_TRACKING_URI" not in os.environ
+
+
+def test_dead_server_is_one_sentence_without_the_password(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with pytest.raises(TrackingError, match=r"MLflow at http://127.0.0.1:9 cannot be used") as caught:
+        Tracker(tmp_path, "task")
+    assert "\n" not in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_damaged_store_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    (tmp_path / "mlflow.db").write_text("no database")
+    with pytest.raises(TrackingError, match="cannot be used"):
+        Tracker(tmp_path, "task")
+
+
+def test_address_is_shown_without_credentials():
+    assert public_address("https://me:secret@host:5000/x") == "https://host:5000/x"
+    assert public_address("sqlite:////a/b@c/mlflow.db") == "sqlite:////a/b@c/mlflow.db"
