@@ -46,7 +46,7 @@ def _common(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Options of every command; `main` looks for --debug itself, since errors reach it alone."""
+    """Options of every command; `main` takes --debug out, wherever it stands, since errors reach it alone."""
 
 
 @app.command()
@@ -163,15 +163,17 @@ def main(arguments: list[str] | None = None, script: SweepScript | None = None) 
         script: what `mcnn sweep` starts from when a script in `sweeps/` calls it.
     """
     sys.path.insert(0, str(Path.cwd()))  # environments of a user's own module, named module:id
+    given = sys.argv[1:] if arguments is None else arguments
+    debug = "--debug" in given
     try:
-        app(arguments, obj=script)
+        app([part for part in given if part != "--debug"], obj=script)
     except McnnError as error:
-        if "--debug" in sys.argv[1:]:
+        if debug:
             raise
         error_console.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(error.exit_code)
     except OSError as error:
-        if "--debug" in sys.argv[1:]:
+        if debug:
             raise
         where = f" ({error.filename})" if error.filename else ""
         error_console.print(f"error: {error.strerror or error}{where}", style="red", markup=False, soft_wrap=True)

@@ -99,7 +99,7 @@ def _compare(task: str, fraction: float, seed: int, as_json: bool) -> None:
         )
         return
     table = Table(
-        title=f"{data.source}: {rows[0]['memories']:,} of {stop:,} steps are memories; {data.steps - stop:,} steps held out",
+        title=f"{data.source}: {rows[0]['memories']:,} of {stop:,} steps are memories; {data.steps - stop:,} held out",
         caption="distances to the nearest memory, standardised units; every method snapped to distinct rows",
         box=box.SIMPLE_HEAD,
         title_justify="left",

@@ -10,6 +10,7 @@ import pytest
 
 from mcnn_ray.cli import main
 from mcnn_ray.data.minari_store import read_minari, write_minari
+from mcnn_ray.errors import ConfigError
 from mcnn_ray.tasks.catalogue import CATALOGUE
 from mcnn_ray.tasks.environments import make_environment
 
@@ -301,3 +302,41 @@ def test_human_door_demonstrations_import_and_sweep_to_a_table(mcnn, shared_data
     rows = json.loads(out)
     assert [row["method"] for row in rows] == ["mcnn+mlp", "bc", "1nn"]
     assert all(np.isfinite(row["score"]) for row in rows)
+
+
+def test_debug_shows_the_traceback_wherever_it_stands(capsys, monkeypatch):
+    for arguments in (["--debug", "train", "nothing"], ["train", "nothing", "--debug"]):
+        monkeypatch.setattr(sys, "argv", ["mcnn", *arguments])
+        with pytest.raises(ConfigError, match="unknown task 'nothing'"):
+            main()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--name", "mlflow.db"], "the name 'mlflow.db' is kept for the store itself"),
+        (["--seed", "99999999999999999999999999"], "seed is"),
+        (["--lambda", "1e39"], "lambda is 1e+39"),
+        (["--dataset", ""], "dataset is ''"),
+        (["--memory-action", "median"], "unknown memory action 'median'"),
+    ],
+)
+def test_values_that_would_break_later_are_refused_before(refused, pen_dataset, flags, message):
+    status, err = refused("sweep", "--task", "pen-expert-v1", *flags)
+    assert status == 2
+    assert message in err
+
+
+def test_info_of_an_unknown_name_names_the_nearest_task(refused):
+    status, err = refused("data", "info", "door-humn-v1")
+    assert status == 2
+    assert "did you mean 'door-human-v1'?" in err
+
+
+def test_dead_tracking_server_is_one_sentence(mcnn, pen_dataset, monkeypatch, ray_running):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    status, out, err = mcnn("train", "pen-expert-v1", "--dataset", pen_dataset, "--method", "1nn", "--episodes", 1)
+    assert (status, out) == (1, "")
+    assert "error: MLflow at http://127.0.0.1:9 cannot be used" in err
+    assert mcnn("doctor", "--json")[0] == 1

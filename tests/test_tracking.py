@@ -92,7 +92,7 @@ def test_parameters_lost_by_a_crash_are_filed_and_a_wider_grid_is_kept_as_an_art
             tracker.open_sweep("id", "name", {"lambda": [1]})
     first = tracker.open_sweep("id", "name", {"lambda": [1]})
     again = tracker.open_sweep("id", "name", {"lambda": [1, 2]})
-    client, found = runs(tmp_path)
+    _, found = runs(tmp_path)
     assert first == again == found[0].info.run_id
     assert len(found) == 1
     assert found[0].data.params == {"lambda": "[1]"}

@@ -151,6 +151,10 @@ class Pack:
         """
         if state["generators"].shape[0] != len(self.members):
             raise ValueError(f"state of {state['generators'].shape[0]} members, expected {len(self.members)}")
+        for i, parameter in enumerate(self._parameters):  # all before anything is changed
+            shape = state[f"parameters.{i}"].shape
+            if shape != tuple(parameter.shape):
+                raise ValueError(f"parameters.{i} has the shape {shape}, expected {tuple(parameter.shape)}")
         self.step = int(state["step"][0])
         for i, parameter in enumerate(self._parameters):
             parameter.copy_(torch.from_numpy(state[f"parameters.{i}"]))

@@ -17,6 +17,14 @@ def test_recording_repeats_with_its_seed_and_differs_with_another(pen_demonstrat
     assert collect_episodes(PEN, 2, seed=7).sha256 != again.sha256
 
 
+@pytest.mark.parametrize("name", ["hammer", "door", "relocate"])
+def test_recorded_experts_earn_what_d4rl_s_did(name):
+    """D4RL's reference maxima are its expert's mean returns; 8 episodes of a noisy expert come within a fifth."""
+    task = CATALOGUE[f"{name}-expert-v1"]
+    recorded = collect_episodes(task, 8, seed=500)
+    assert np.mean([task.normalised_score(value) for value in recorded.returns]) > 80
+
+
 def test_noise_can_be_left_out():
     quiet = collect_episodes(PEN, 1, noise=False)
     assert quiet.sha256 != collect_episodes(PEN, 1).sha256

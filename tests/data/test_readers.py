@@ -112,3 +112,36 @@ def test_human_door_demonstrations_read_with_their_real_episodes(shared_data):
     data = read_file(shared_data / "adroit_door_human.npz")
     assert (data.episodes, data.steps) == (25, 6729)
     assert data.lengths.max() == 300
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        {"episode_lengths": np.array([b"3", b"3"])},
+        {"episode_lengths": np.array([np.nan, 6.0])},
+        {"timeouts": np.array([b"a"] * 6)},
+        {"timeouts": np.zeros(5, bool)},
+    ],
+)
+def test_ends_that_are_no_numbers_are_refused(path, ends):
+    with pytest.raises(DatasetError, match=r"expected numbers|do not add up|has 5 entries"):
+        read_file(write(path, **ends))
+
+
+def test_array_in_place_of_named_ones_is_refused(tmp_path):
+    with (tmp_path / "d.npz").open("wb") as file:
+        np.save(file, OBS)
+    with pytest.raises(DatasetError, match="cannot be read"):
+        read_file(tmp_path / "d.npz")
+
+
+def test_group_in_place_of_an_array_is_refused(tmp_path):
+    with h5py.File(tmp_path / "d.hdf5", "w") as file:
+        file.create_group("observations")
+    with pytest.raises(DatasetError, match="cannot be read"):
+        read_file(tmp_path / "d.hdf5")
+
+
+def test_values_beyond_float32_are_refused_as_infinite(path):
+    with pytest.raises(DatasetError, match="NaN or infinite observations"):
+        read_file(write(path, observations=OBS * 1e300, episode_lengths=np.array([6])))

@@ -289,3 +289,21 @@ def test_sweep_killed_with_its_driver_continues_to_the_same_table(pen_dataset, t
     assert {run.info.status for run in runs} == {"FINISHED"}
     assert len(runs) == 5
     assert not list(Path(tmp_path / "killed").rglob("*.tmp"))
+
+
+def test_ctrl_c_ends_a_sweep_in_one_sentence_and_the_same_command_continues(pen_dataset, tmp_path, minari_store):
+    environment = {**os.environ, "MINARI_DATASETS_PATH": str(minari_store), "RAY_USAGE_STATS_ENABLED": "0"}
+    values = {**SWEEP, "dataset": pen_dataset, "method": "bc", "seed": 0, "steps": 200_000, "name": "stopped"}
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump({**values, "checkpoint_s": 0}))
+    process = start([str(tmp_path / "sweep.yaml"), "--storage", str(tmp_path / "runs")], environment)
+    while not list((tmp_path / "runs").rglob("step-*")):
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert output == ""
+    assert "interrupted; the same command continues from the last checkpoints" in errors
+    assert "Traceback" not in errors
+    _, runs = runs_of(tmp_path / "runs")
+    assert [run.info.status for run in runs] == ["KILLED"]
