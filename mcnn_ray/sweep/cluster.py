@@ -10,6 +10,8 @@ from typing import Any
 
 import ray
 
+from mcnn_ray.errors import McnnError
+
 __all__ = ["cluster_cpus", "ray_session"]
 
 
@@ -24,11 +26,26 @@ def ray_session() -> Iterator[None]:
     if "RAY_ADDRESS" in os.environ:
         ray.init(**options)
     else:
-        ray.init(address="local", include_dashboard=False, num_cpus=os.cpu_count(), **options)
+        _start_local(options)
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _start_local(options: dict[str, Any]) -> None:
+    """Start Ray on this machine; on a busy one its node may miss Ray's fixed limit of 30 s, so that is tried again."""
+    for last in (False, True):
+        try:
+            ray.init(address="local", include_dashboard=False, num_cpus=os.cpu_count(), **options)
+        except Exception as error:  # noqa: BLE001  (Ray raises a bare Exception here)
+            ray.shutdown()
+            if "timed out during startup" not in str(error):
+                raise
+            if last:
+                raise McnnError("Ray did not start within 30 s, twice; this machine is too busy, try later") from error
+        else:
+            return
 
 
 def cluster_cpus() -> int:
