@@ -38,7 +38,7 @@ def _start_local(options: dict[str, Any]) -> None:
     for last in (False, True):
         try:
             ray.init(address="local", include_dashboard=False, num_cpus=os.cpu_count(), **options)
-        except Exception as error:  # noqa: BLE001  (Ray raises a bare Exception here)
+        except Exception as error:
             ray.shutdown()
             if "timed out during startup" not in str(error):
                 raise
