@@ -39,11 +39,13 @@ Ways = Annotated[str | None, typer.Option("--memories", help="neural-gas, random
 MemoryAction = Annotated[str | None, typer.Option("--memory-action", help="expert, or mean over a memory's cell.")]
 Seeds = Annotated[str | None, typer.Option("--seed", help="Training seed.")]
 Steps = Annotated[int | None, typer.Option("--steps", help="Gradient steps [default: 20000; the paper: 1000000].")]
-Rate = Annotated[float | None, typer.Option("--learning-rate", help="Adam's [default: 0.0003].")]
+Rate = Annotated[str | None, typer.Option("--learning-rate", help="Adam's [default: 0.0003].")]
+Beta = Annotated[str | None, typer.Option("--beta-schedule", help="paper or official-code.")]
+Backbone = Annotated[str | None, typer.Option("--backbone", help="A torch.nn.Module class to train, module.Class.")]
 Batch = Annotated[int | None, typer.Option("--batch-size", help="Transitions a step [default: 256].")]
 Hidden = Annotated[str | None, typer.Option("--hidden", help="Widths of the hidden layers [default: 256,256].")]
 Episodes = Annotated[int | None, typer.Option("--episodes", help="Rollouts of each member [default: 20].")]
-Demonstrations = Annotated[int | None, typer.Option("--demonstrations", help="Learn from so many episodes only.")]
+Demonstrations = Annotated[str | None, typer.Option("--demonstrations", help="Learn from so many episodes only.")]
 Dataset = Annotated[str | None, typer.Option("--dataset", help="Minari id to take instead of the task's own.")]
 Clip = Annotated[bool | None, typer.Option("--clip-actions", help="Clip demonstrated actions to the bounds.")]
 Constant = Annotated[str | None, typer.Option("--constant-columns", help="refuse or ignore.")]
@@ -62,8 +64,10 @@ def train(
     seed: Seeds = None,
     steps: Steps = None,
     learning_rate: Rate = None,
+    beta_schedule: Beta = None,
     batch_size: Batch = None,
     hidden: Hidden = None,
+    backbone: Backbone = None,
     episodes: Episodes = None,
     demonstrations: Demonstrations = None,
     dataset: Dataset = None,
@@ -80,7 +84,7 @@ def train(
     """
     values = _given(locals())
     result = _sweep(values, "flags", storage, one=True)
-    identity = result.study.identity(result.rows[0].member)
+    identity = result.studies.of(result.rows[0].member).identity(result.rows[0].member)
     policy = result.folder / "members" / identity / "policy"
     if as_json:
         print_json({**result.rows[0].record(), "policy": str(policy)})
@@ -102,8 +106,10 @@ def sweep(
     seed: Seeds = None,
     steps: Steps = None,
     learning_rate: Rate = None,
+    beta_schedule: Beta = None,
     batch_size: Batch = None,
     hidden: Hidden = None,
+    backbone: Backbone = None,
     episodes: Episodes = None,
     demonstrations: Demonstrations = None,
     dataset: Dataset = None,
@@ -167,12 +173,14 @@ def evaluate(
 
 def _given(flags: dict[str, Any]) -> dict[str, Any]:
     """Return the flags that were given under the keys of `SweepConfig`, with `a,b` as lists."""
-    lists = ("method", "lambda_", "L", "memory_fraction", "memories", "memory_action", "seed", "hidden")
+    single = ("steps", "batch_size", "episodes", "backbone", "dataset", "constant_columns", "name", "task")
     values = {}
     for key, value in flags.items():
         if value is None or key in ("context", "storage", "as_json", "file"):
             continue
-        values["lambda" if key == "lambda_" else key] = value.split(",") if key in lists else value
+        values["lambda" if key == "lambda_" else key] = (
+            value.split(",") if isinstance(value, str) and key not in single else value
+        )
     return values
 
 
@@ -196,10 +204,12 @@ def print_result(result: SweepResult) -> None:
     """Print a sweep's table and whether its certificates hold."""
     from mcnn_ray.report.tables import results_table
 
-    data = result.study.demonstrations
+    data = result.studies.demonstrations
     steps = sorted({row.member.steps for row in result.rows if row.member.trained})
     trained = f", {' or '.join(f'{count:,}' for count in steps)} training steps" if steps else ""
-    title = f"{result.study.task.id}: {data.episodes} demonstrations ({data.source}, {data.steps:,} steps){trained}"
+    counts = [count for count in result.studies.parts if count is not None]
+    used = f"{' or '.join(map(str, counts))} of {data.episodes}" if counts else str(data.episodes)
+    title = f"{result.studies.task.id}: {used} demonstrations ({data.source}, {data.steps:,} steps){trained}"
     output_console.print(results_table(result.rows, title))
     _print_certificates(result)
 

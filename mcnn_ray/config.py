@@ -20,6 +20,8 @@ __all__ = ["SweepConfig", "read_sweep_file"]
 
 
 def _as_list(value: Any) -> Any:
+    if value is None:
+        return []
     return value if isinstance(value, (list, tuple)) else [value]
 
 
@@ -36,7 +38,7 @@ class SweepConfig(BaseModel):
     Attributes:
         task: catalogue name, or `ENVIRONMENT@DATASET`.
         dataset: Minari id to take instead of the task's own.
-        demonstrations: how many episodes to learn from, drawn at random with seed 0; None takes all.
+        demonstrations: how many episodes to learn from, drawn at random with seed 0; empty takes all.
         method: rows of the table.
         lambda_: rates at which memories lose weight with distance (key `lambda`).
         L: bounds of the network's part.
@@ -47,8 +49,10 @@ class SweepConfig(BaseModel):
         seed: training seeds.
         steps: gradient steps of each member.
         learning_rate: Adam's.
+        beta_schedule: of the activation's slope outside [-1, 1], `paper` or `official-code`.
         batch_size: transitions a step.
         hidden: widths of the hidden layers.
+        backbone: dotted name of a torch.nn.Module class to train instead of an MLP.
         episodes: rollouts of each member.
         clip_actions: clip demonstrated actions to the environment's bounds instead of refusing them.
         constant_columns: refuse, or ignore, observation columns that never change.
@@ -61,7 +65,7 @@ class SweepConfig(BaseModel):
 
     task: str
     dataset: str | None = Field(default=None, min_length=1)
-    demonstrations: int | None = None
+    demonstrations: Annotated[tuple[int, ...], BeforeValidator(_as_list)] = ()
     method: Strings = ("mcnn+mlp", "bc", "1nn")
     lambda_: Floats = Field(default=(0.1,), alias="lambda")
     L: Floats = (1.0,)
@@ -71,9 +75,11 @@ class SweepConfig(BaseModel):
     memory_action: Strings = ("expert",)
     seed: Ints = (0,)
     steps: int = 20_000
-    learning_rate: float = 3e-4
+    learning_rate: Floats = (3e-4,)
+    beta_schedule: Strings = ("paper",)
     batch_size: int = 256
     hidden: Ints = (256, 256)
+    backbone: str | None = None
     episodes: int = Field(default=20, ge=1)
     clip_actions: bool = False
     constant_columns: Literal["refuse", "ignore"] = "refuse"
@@ -122,7 +128,16 @@ class SweepConfig(BaseModel):
             ConfigError: a value cannot be used.
         """
         grid = itertools.product(
-            self.method, self.memories, self.memory_action, self.memory_fraction, self.L, self.lambda_, self.seed
+            self.demonstrations or (None,),
+            self.learning_rate,
+            self.beta_schedule,
+            self.method,
+            self.memories,
+            self.memory_action,
+            self.memory_fraction,
+            self.L,
+            self.lambda_,
+            self.seed,
         )
         members = [
             make_member(
@@ -135,11 +150,14 @@ class SweepConfig(BaseModel):
                 memories=memories,
                 memory_seed=self.memory_seed,
                 memory_action=action,
-                learning_rate=self.learning_rate,
+                learning_rate=rate,
                 batch_size=self.batch_size,
                 hidden=self.hidden,
+                backbone=self.backbone,
+                beta_schedule=beta,
+                demonstrations=demonstrations,
             )
-            for method, memories, action, fraction, L, lambda_, seed in grid
+            for demonstrations, rate, beta, method, memories, action, fraction, L, lambda_, seed in grid
         ]
         return list(dict.fromkeys(members))
 

@@ -7,11 +7,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mcnn_ray.artifacts import content_hash
+from mcnn_ray.core.blend import BETA_SCHEDULES
 from mcnn_ray.errors import ConfigError, did_you_mean
 
 __all__ = ["MEMORY_ACTIONS", "METHODS", "CodebookKey", "Member", "MemoryKey", "make_member"]
 
-_FORMAT = 1  # raised whenever the same member on the same data trains to another policy
+_FORMAT = 2  # raised whenever the same member on the same data trains to another policy
+_LEARNING_RATE = 3e-4  # the paper's
 _LARGEST = 1e30  # of lambda and L: squares and products with distances stay far from overflow in float32
 MEMORY_ACTIONS = ("expert", "mean")
 METHODS = ("bc", "mcnn+mlp", "1nn")
@@ -41,7 +43,10 @@ class Member:
             demonstrations nearest to it, which evens out a noisy expert.
         learning_rate: Adam's, above 0.
         batch_size: transitions a step, at least 1.
-        hidden: widths of the hidden layers.
+        hidden: widths of the hidden layers; empty with a backbone of one's own.
+        backbone: dotted name of a torch.nn.Module class to train instead of an MLP.
+        beta_schedule: of the activation's slope outside [-1, 1], one of `mcnn_ray.core.blend.BETA_SCHEDULES`.
+        demonstrations: how many episodes it learns from; None is all of the task's.
     """
 
     method: str
@@ -56,6 +61,9 @@ class Member:
     learning_rate: float | None = None
     batch_size: int | None = None
     hidden: tuple[int, ...] = ()
+    backbone: str | None = None
+    beta_schedule: str | None = None
+    demonstrations: int | None = None
 
     @property
     def trained(self) -> bool:
@@ -88,6 +96,21 @@ class Member:
         return " ".join(parts)
 
     @property
+    def method_label(self) -> str:
+        """The method, and whatever of its training is not the paper's."""
+        parts = [self.method]
+        parts += [self.backbone] if self.backbone is not None else []
+        parts += [f"lr={self.learning_rate:g}"] if self.learning_rate not in (None, _LEARNING_RATE) else []
+        parts += [f"beta={self.beta_schedule}"] if self.beta_schedule not in (None, "paper") else []
+        parts += [f"demonstrations={self.demonstrations}"] if self.demonstrations is not None else []
+        return " ".join(parts)
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """What members of one pack agree on."""
+        return (self.hidden, self.backbone, self.batch_size, self.steps)
+
+    @property
     def setting_label(self) -> str:
         """The label without the seed: what one row of a results table is called."""
         return self.label.rsplit(" ", 1)[0]
@@ -95,7 +118,7 @@ class Member:
     @property
     def label(self) -> str:
         """Short name for tables, e.g. `mcnn+mlp lambda=1 memories=10% seed=0`."""
-        parts = [self.method]
+        parts = [self.method_label]
         if self.lambda_ is not None and self.memory_fraction is not None:
             parts += [f"lambda={self.lambda_:g}", f"memories={self.memory_label}"]
         return " ".join([*parts, f"seed={self.seed}"])
@@ -136,9 +159,12 @@ def make_member(
     memories: str = "neural-gas",
     memory_seed: int = 0,
     memory_action: str = "expert",
-    learning_rate: float = 3e-4,
+    learning_rate: float = _LEARNING_RATE,
     batch_size: int = 256,
     hidden: tuple[int, ...] = (256, 256),
+    backbone: str | None = None,
+    beta_schedule: str = "paper",
+    demonstrations: int | None = None,
 ) -> Member:
     """Return a member, checked, with what its method does not use left out.
 
@@ -150,13 +176,19 @@ def make_member(
     if method not in METHODS:
         raise ConfigError(f"unknown method '{method}'; {did_you_mean(method, METHODS)}")
     if method not in _TRAINED:
-        return Member(method=method)
+        return Member(method=method, demonstrations=demonstrations)
     _require(steps >= 1, "steps", steps, "at least 1")
     _require(batch_size >= 1, "batch_size", batch_size, "at least 1")
     _require(
         math.isfinite(learning_rate) and learning_rate > 0, "learning_rate", learning_rate, "a finite number above 0"
     )
-    _require(len(hidden) >= 1 and min(hidden) >= 1, "hidden", list(hidden), "one or more widths of at least 1")
+    hidden = hidden if backbone is None else ()
+    _require(
+        backbone is not None or (len(hidden) >= 1 and min(hidden) >= 1),
+        "hidden",
+        list(hidden),
+        "one or more widths of at least 1",
+    )
     _require(0 <= seed < 2**63, "seed", seed, "at least 0 and below 2**63")
     trained: dict[str, Any] = {
         "method": method,
@@ -165,6 +197,8 @@ def make_member(
         "learning_rate": learning_rate,
         "batch_size": batch_size,
         "hidden": hidden,
+        "backbone": backbone,
+        "demonstrations": demonstrations,
     }
     if method not in _WITH_MEMORIES:
         return Member(**trained)
@@ -173,6 +207,8 @@ def make_member(
     _require(0 < memory_fraction <= 1, "memory_fraction", memory_fraction, "above 0 and at most 1, e.g. 0.1")
     if memory_action not in MEMORY_ACTIONS:
         raise ConfigError(f"unknown memory action '{memory_action}'; {did_you_mean(memory_action, MEMORY_ACTIONS)}")
+    if beta_schedule not in BETA_SCHEDULES:
+        raise ConfigError(f"unknown beta schedule '{beta_schedule}'; {did_you_mean(beta_schedule, BETA_SCHEDULES)}")
     _require(0 <= memory_seed < 2**63, "memory_seed", memory_seed, "at least 0 and below 2**63")
     return Member(
         **trained,
@@ -182,6 +218,7 @@ def make_member(
         memories=memories,
         memory_seed=memory_seed,
         memory_action=memory_action,
+        beta_schedule=beta_schedule,
     )
 
 

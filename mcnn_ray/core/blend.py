@@ -7,20 +7,27 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-__all__ = ["beta_at", "blend", "sigma_beta", "sigma_beta_slope"]
+__all__ = ["BETA_SCHEDULES", "beta_at", "blend", "sigma_beta", "sigma_beta_slope"]
 
 Array = TypeVar("Array", bound=Any)  # numpy.ndarray or torch.Tensor
 
 
-def beta_at(step: int) -> float:
-    """Return the slope of the activation outside [-1, 1] at a training step.
+BETA_SCHEDULES = ("paper", "official-code")
+
+
+def beta_at(step: int, schedule: str = "paper") -> float:
+    """Return the slope of the activation outside [-1, 1] at a training step; inference uses 0.
 
     Args:
         step: the step about to be taken, counted from 1 as in the paper.
+        schedule: one of `BETA_SCHEDULES`.
 
     Returns:
-        `max(0, 1 - floor(step / 100))` (Algorithm 2, line 3): 1 for the first 99 steps, then 0. Inference uses 0.
+        `paper`: `max(0, 1 - floor(step / 100))` (Algorithm 2, line 3), 1 for the first 99 steps, then 0.
+        `official-code`: ten stairs of ten steps from 0.99 down, then 0 (`mem_td3bc.py` of the authors' repository).
     """
+    if schedule == "official-code":
+        return max(0.0, 0.99 * (1.0 - (step - 1) // 10 / 10))
     return float(max(0, 1 - step // 100))
 
 

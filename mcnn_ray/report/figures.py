@@ -80,7 +80,7 @@ def _value(row: Row) -> Interval:
 
 def _setting(row: Row) -> str:
     member = row.member
-    return f"{member.method}, memories: {member.memory_label}"
+    return f"{member.method_label}, memories: {member.memory_label}"
 
 
 def _draw_line(axes: Axes, points: Sequence[Row], label: str, colour: str) -> None:
@@ -101,6 +101,6 @@ def _draw_line(axes: Axes, points: Sequence[Row], label: str, colour: str) -> No
 
 def _draw_band(axes: Axes, row: Row, colour: str) -> None:
     value = _value(row)
-    axes.axhline(value.mean, color=colour, linestyle="--", label=row.member.method)
+    axes.axhline(value.mean, color=colour, linestyle="--", label=row.member.method_label)
     if value.low is not None and value.high is not None:
         axes.axhspan(value.low, value.high, color=colour, alpha=0.12)

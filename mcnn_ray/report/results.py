@@ -57,6 +57,10 @@ class Row:
             "L": self.member.L,
             "memories": self.member.memories,
             "memory_action": self.member.memory_action,
+            "learning_rate": self.member.learning_rate,
+            "beta_schedule": self.member.beta_schedule,
+            "backbone": self.member.backbone,
+            "demonstrations": self.member.demonstrations,
             "steps": self.member.steps,
         }
 

@@ -42,7 +42,7 @@ def results_table(rows: Sequence[Row], title: str) -> Table:
     for row in rows:
         member = row.member
         cells = [
-            member.method,
+            member.method_label,
             "" if member.lambda_ is None else f"{member.lambda_:g}",
             member.memory_label,
             *([_interval(row.score, 1)] if scored else []),

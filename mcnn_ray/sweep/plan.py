@@ -9,7 +9,7 @@ from pathlib import Path
 from mcnn_ray.artifacts import content_hash, read_json, verify_manifest, write_json
 from mcnn_ray.errors import ArtifactError, ConfigError
 from mcnn_ray.member import Member
-from mcnn_ray.sweep.study import Study
+from mcnn_ray.sweep.study import Studies
 
 __all__ = ["EarlierStart", "PlannedPack", "SweepPlan", "earlier_start", "make_plan"]
 
@@ -81,12 +81,12 @@ class EarlierStart:
     packs: dict[str, list[str]]
 
 
-def earlier_start(folder: Path, study: Study) -> EarlierStart:
+def earlier_start(folder: Path, studies: Studies) -> EarlierStart:
     """Return what an earlier start of the same sweep left; a new id and no packs for a new one.
 
     Args:
         folder: of the sweep; need not exist.
-        study: what is to be learned from now.
+        studies: what is to be learned from now.
 
     Raises:
         ConfigError: the folder holds a sweep of another task or of other demonstrations.
@@ -96,10 +96,10 @@ def earlier_start(folder: Path, study: Study) -> EarlierStart:
     if not record.exists():
         return EarlierStart(id=uuid.uuid4().hex, packs={})
     earlier = read_json(record)
-    if earlier.get("dataset") != study.demonstrations.sha256 or earlier.get("task") != study.task.id:
+    if earlier.get("dataset") != studies.demonstrations.sha256 or earlier.get("task") != studies.task.id:
         raise ConfigError(
             f"{folder} holds a sweep of {earlier.get('task')} on other demonstrations (sha256 "
-            f"{str(earlier.get('dataset'))[:12]}, now {study.demonstrations.sha256[:12]}); choose another --name"
+            f"{str(earlier.get('dataset'))[:12]}, now {studies.demonstrations.sha256[:12]}); choose another --name"
         )
     packs = earlier.get("packs")
     if not isinstance(packs, dict) or not all(isinstance(pack, list) for pack in packs.values()):
@@ -107,17 +107,19 @@ def earlier_start(folder: Path, study: Study) -> EarlierStart:
     return EarlierStart(id=str(earlier.get("id")), packs=packs)
 
 
-def make_plan(folder: Path, members: list[Member], study: Study, earlier: EarlierStart, pack_count: int) -> SweepPlan:
+def make_plan(
+    folder: Path, members: list[Member], studies: Studies, earlier: EarlierStart, pack_count: int
+) -> SweepPlan:
     """Spread members over packs, keeping the packs of an earlier start of the same sweep.
 
     Args:
         folder: of the sweep; made if need be.
         members: all that are wanted.
-        study: gives their identities.
+        studies: give their identities.
         earlier: what an earlier start left.
         pack_count: packs that can be trained at once; members new to the sweep are spread over as many.
     """
-    identities = {study.identity(member): member for member in members}
+    identities = {studies.of(member).identity(member): member for member in members}
     packs: dict[str, list[str]] = {}
     covered: set[str] = set()
     for pack_id, pack in earlier.packs.items():
@@ -131,9 +133,9 @@ def make_plan(folder: Path, members: list[Member], study: Study, earlier: Earlie
         folder / "sweep.json",
         {
             "id": earlier.id,
-            "task": study.task.id,
-            "dataset": study.demonstrations.sha256,
-            "source": study.demonstrations.source,
+            "task": studies.task.id,
+            "dataset": studies.demonstrations.sha256,
+            "source": studies.demonstrations.source,
             "packs": earlier.packs | packs,
         },
     )
@@ -148,6 +150,5 @@ def _spread(members: dict[str, Member], pack_count: int) -> list[list[str]]:
     """Deal the members of each shape over packs as evenly as can be."""
     shapes: dict[tuple[object, ...], list[str]] = {}
     for identity, member in members.items():
-        shape = (member.hidden, member.batch_size, member.learning_rate, member.steps)
-        shapes.setdefault(shape, []).append(identity)
+        shapes.setdefault(member.shape, []).append(identity)
     return [pack for group in shapes.values() for i in range(pack_count) if (pack := group[i::pack_count])]

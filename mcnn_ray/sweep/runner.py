@@ -19,8 +19,9 @@ from mcnn_ray.rollout.episode import EVALUATION_SEED, EpisodeRecord
 from mcnn_ray.rollout.pool import evaluate
 from mcnn_ray.sweep.cluster import cluster_cpus, ray_session
 from mcnn_ray.sweep.plan import SweepPlan, earlier_start, make_plan
-from mcnn_ray.sweep.study import Study, open_study
+from mcnn_ray.sweep.study import Studies, open_studies
 from mcnn_ray.sweep.training import train_plan
+from mcnn_ray.tasks.catalogue import Task
 from mcnn_ray.tasks.environments import simulator_versions
 from mcnn_ray.tracking import MemberResult, Tracker
 
@@ -46,7 +47,7 @@ class SweepResult:
         rows: the table.
         figure: of scores against lambda, PNG.
         certificates: by setting, of those with a codebook.
-        study: what was learned from.
+        studies: what was learned from.
         run_id: MLflow's id of the parent run.
     """
 
@@ -55,7 +56,7 @@ class SweepResult:
     rows: list[Row]
     figure: Path
     certificates: dict[str, Certificate]
-    study: Study
+    studies: Studies
     run_id: str
 
 
@@ -74,29 +75,29 @@ def run_sweep(config: SweepConfig, storage: Path, watch: Watcher | None = None) 
         McnnError: what a user can mend; finished work stays on disk.
     """
     tell: Watcher = watch or (lambda stage, done, total: None)
-    study = open_study(config)
+    studies = open_studies(config)
     folder = storage / config.sweep_name
-    earlier = earlier_start(folder, study)
+    earlier = earlier_start(folder, studies)
     members = config.members()
-    study.learn_codebooks(
+    studies.learn_codebooks(
         members, storage / "cache" / "codebooks", lambda name, share: tell(f"memories {name}", share, 1.0)
     )
     with locked(folder, wait=False), ray_session():
         plan = make_plan(
-            folder.resolve(), members, study, earlier, cluster_cpus()
+            folder.resolve(), members, studies, earlier, cluster_cpus()
         )  # workers run in folders of their own
-        tracker = Tracker(storage, study.task.id)
-        run_id = tracker.open_sweep(plan.id, config.sweep_name, _sweep_parameters(config, study))
+        tracker = Tracker(storage, studies.task.id)
+        run_id = tracker.open_sweep(plan.id, config.sweep_name, _sweep_parameters(config, studies))
         try:
             train_plan(
-                plan, study, config.checkpoint_s, lambda done, total: tell("training, member-steps", done, total)
+                plan, studies, config.checkpoint_s, lambda done, total: tell("training, member-steps", done, total)
             )
-            _write_untrained(plan, study)
-            records = _evaluate_members(plan, study, config, tell)
+            _write_untrained(plan, studies)
+            records = _evaluate_members(plan, studies.task, config, tell)
             rows = summarise(plan.members, records)
-            figure = save_score_figure(rows, study.task.id, folder / "scores.png")
+            figure = save_score_figure(rows, studies.task.id, folder / "scores.png")
             write_text(folder / "results.csv", rows_to_csv(rows))
-            certificates = _certify(plan, study, tell)
+            certificates = _certify(plan, studies, tell)
             write_json(folder / "certificates.json", {label: found.to_json() for label, found in certificates.items()})
             _file_members(tracker, run_id, plan, records, tell)
             tracker.close_sweep(run_id, [row.record() for row in rows], [figure, folder / "certificates.json"])
@@ -109,31 +110,31 @@ def run_sweep(config: SweepConfig, storage: Path, watch: Watcher | None = None) 
         rows=rows,
         figure=figure,
         certificates=certificates,
-        study=study,
+        studies=studies,
         run_id=run_id,
     )
 
 
-def _sweep_parameters(config: SweepConfig, study: Study) -> dict[str, Any]:
+def _sweep_parameters(config: SweepConfig, studies: Studies) -> dict[str, Any]:
     return {
         **config.model_dump(mode="json", by_alias=True, exclude_none=True),
-        "dataset_source": study.demonstrations.source,
-        "dataset_sha256": study.demonstrations.sha256,
-        "dataset_episodes": study.demonstrations.episodes,
-        "dataset_steps": study.demonstrations.steps,
+        "dataset_source": studies.demonstrations.source,
+        "dataset_sha256": studies.demonstrations.sha256,
+        "dataset_episodes": studies.demonstrations.episodes,
+        "dataset_steps": studies.demonstrations.steps,
     }
 
 
-def _write_untrained(plan: SweepPlan, study: Study) -> None:
+def _write_untrained(plan: SweepPlan, studies: Studies) -> None:
     """Write the policies of methods that need no training."""
     for identity, member in plan.members.items():
         if not member.trained and not plan.trained(identity):
-            save_policy(study.policy(member), plan.policy(identity))
+            save_policy(studies.of(member).policy(member), plan.policy(identity))
             write_json(plan.curve(identity), {"step": [], "train_loss": []})
 
 
 def _evaluate_members(
-    plan: SweepPlan, study: Study, config: SweepConfig, tell: Watcher
+    plan: SweepPlan, task: Task, config: SweepConfig, tell: Watcher
 ) -> dict[str, list[EpisodeRecord]]:
     """Roll out the members that have no records of these episode seeds yet; each one's are written as it ends."""
     seeds = range(EVALUATION_SEED, EVALUATION_SEED + config.episodes)
@@ -151,7 +152,7 @@ def _evaluate_members(
 
     if missing:
         evaluate(
-            study.task,
+            task,
             missing,
             seeds,
             actors=cluster_cpus(),
@@ -191,17 +192,16 @@ def _file_members(
         tell("MLflow, runs", done + 1, len(plan.members))
 
 
-def _certify(plan: SweepPlan, study: Study, tell: Watcher) -> dict[str, Certificate]:
+def _certify(plan: SweepPlan, studies: Studies, tell: Watcher) -> dict[str, Certificate]:
     """Certify each setting with a codebook, over its memories and a sample of the demonstrations."""
     settings: dict[str, list[str]] = {}
     for identity, member in plan.members.items():
         if member.memory_key is not None:
             settings.setdefault(member.setting_label, []).append(identity)
-    obs_ND = study.demonstrations.observations_ND
-    sample = obs_ND[:: -(-len(obs_ND) // _CERTIFIED_STATES)]
     certificates = {}
     for done, (label, identities) in enumerate(settings.items()):
         policies = [load_policy(plan.policy(identity)) for identity in identities]
-        certificates[label] = certificate_of(policies, sample)
+        obs_ND = studies.of(plan.members[identities[0]]).demonstrations.observations_ND
+        certificates[label] = certificate_of(policies, obs_ND[:: -(-len(obs_ND) // _CERTIFIED_STATES)])
         tell("certificates", done + 1, len(settings))
     return certificates

@@ -33,9 +33,9 @@ from mcnn_ray.policies.base import Policy
 from mcnn_ray.policies.mlp import Memories, MlpPolicy
 from mcnn_ray.policies.nearest import NearestPolicy
 from mcnn_ray.tasks.catalogue import Task
-from mcnn_ray.training.run import NearestMemories
+from mcnn_ray.training.data import NearestMemories
 
-__all__ = ["Study", "open_study"]
+__all__ = ["Studies", "Study", "open_studies", "open_study"]
 
 _CODEBOOK_FORMAT = 1  # raised whenever the same settings give another codebook
 
@@ -176,17 +176,55 @@ class Study:
         }
 
 
-def open_study(config: SweepConfig) -> Study:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Studies:
+    """A task's demonstrations, and a study of each subset that members learn from.
+
+    Attributes:
+        task: what is imitated.
+        demonstrations: all of the task's, in raw units.
+        parts: by number of episodes; None is all of them.
+    """
+
+    task: Task
+    demonstrations: Demonstrations
+    parts: dict[int | None, Study]
+
+    def of(self, member: Member) -> Study:
+        """Return what a member learns from."""
+        return self.parts[member.demonstrations]
+
+    def learn_codebooks(
+        self, members: list[Member], cache: Path, progress: Callable[[str, float], None] | None = None
+    ) -> None:
+        """Learn, or read from the cache, each codebook that the members need; see `Study.learn_codebooks`."""
+        for part, study in self.parts.items():
+            study.learn_codebooks([member for member in members if member.demonstrations == part], cache, progress)
+
+
+def open_studies(config: SweepConfig) -> Studies:
     """Read a sweep's demonstrations and hold them against its task.
 
     Raises:
         DatasetError: missing, damaged, or not fit for the task.
-        ConfigError: the task or the subset asked for does not exist.
+        ConfigError: the task or a subset asked for does not exist.
     """
     task = config.find_task()
     demonstrations = task_demonstrations(task)
-    if config.demonstrations is not None:
-        demonstrations = demonstrations.subset(config.demonstrations)
+    parts = {
+        count: _study(config, task, demonstrations if count is None else demonstrations.subset(count))
+        for count in config.demonstrations or (None,)
+    }
+    return Studies(task=task, demonstrations=demonstrations, parts=parts)
+
+
+def open_study(config: SweepConfig) -> Study:
+    """Return the study of a configuration in which all learn from the same demonstrations; see `open_studies`."""
+    (study,) = open_studies(config).parts.values()
+    return study
+
+
+def _study(config: SweepConfig, task: Task, demonstrations: Demonstrations) -> Study:
     demonstrations, action_space = check_demonstrations(
         demonstrations,
         task,

@@ -13,10 +13,12 @@ from ray import tune
 
 from mcnn_ray.artifacts import write_json
 from mcnn_ray.errors import ConfigError, McnnError
+from mcnn_ray.member import Member
 from mcnn_ray.policies.base import save_policy
 from mcnn_ray.sweep.plan import PlannedPack, SweepPlan
-from mcnn_ray.sweep.study import Study
-from mcnn_ray.training.run import curve_interval, make_training_data, train_pack
+from mcnn_ray.sweep.study import Studies, Study
+from mcnn_ray.training.data import TrainingData, make_training_data
+from mcnn_ray.training.run import curve_interval, train_pack
 
 __all__ = ["export_pack", "train_plan"]
 
@@ -25,12 +27,12 @@ Progress = Callable[[int, int], None]  # (member-steps done, member-steps in all
 _FAILURES = 3  # of a trial whose process dies; it continues from its checkpoint
 
 
-def train_plan(plan: SweepPlan, study: Study, checkpoint_s: float, progress: Progress | None = None) -> None:
+def train_plan(plan: SweepPlan, studies: Studies, checkpoint_s: float, progress: Progress | None = None) -> None:
     """Train all packs that are not finished, each as a Tune trial on one CPU. Ray must be running.
 
     Args:
         plan: of the sweep.
-        study: what the members learn from, with their codebooks.
+        studies: what the members learn from, with their codebooks.
         checkpoint_s: seconds between the checkpoints of a pack.
         progress: called with member-steps done and in all.
 
@@ -45,7 +47,7 @@ def train_plan(plan: SweepPlan, study: Study, checkpoint_s: float, progress: Pro
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
     scratch = plan.folder.resolve() / "tune"
     shutil.rmtree(scratch, ignore_errors=True)
-    trainable = tune.with_parameters(_trial, plan=plan, study=study, checkpoint_s=checkpoint_s)
+    trainable = tune.with_parameters(_trial, plan=plan, studies=studies, checkpoint_s=checkpoint_s)
     tuner = tune.Tuner(
         tune.with_resources(trainable, {"cpu": 1}),
         param_space={"pack": tune.grid_search([pack.id for pack in open_packs])},
@@ -74,12 +76,12 @@ def _trial_error(error: Exception) -> McnnError:
     )
 
 
-def _trial(config: dict[str, Any], plan: SweepPlan, study: Study, checkpoint_s: float) -> None:
+def _trial(config: dict[str, Any], plan: SweepPlan, studies: Studies, checkpoint_s: float) -> None:
     """Train one pack in a Tune worker and write its policies."""
     torch.set_num_threads(1)
     pack = next(pack for pack in plan.packs if pack.id == config["pack"])
     try:
-        export_pack(plan, pack, study, checkpoint_s, lambda step: tune.report({"pack": pack.id, "step": step}))
+        export_pack(plan, pack, studies, checkpoint_s, lambda step: tune.report({"pack": pack.id, "step": step}))
     except (McnnError, ConfigError) as error:
         # Trying again would not help, so the trial ends in order and its message is reported.
         tune.report({"pack": pack.id, "step": 0, "error": str(error)})
@@ -88,7 +90,7 @@ def _trial(config: dict[str, Any], plan: SweepPlan, study: Study, checkpoint_s: 
 def export_pack(
     plan: SweepPlan,
     pack: PlannedPack,
-    study: Study,
+    studies: Studies,
     checkpoint_s: float,
     on_progress: Callable[[int], None] | None = None,
 ) -> None:
@@ -97,21 +99,27 @@ def export_pack(
     Args:
         plan: of the sweep.
         pack: one of its packs.
-        study: what the members learn from.
+        studies: what the members learn from.
         checkpoint_s: seconds between checkpoints.
         on_progress: called with the steps taken.
     """
     members, identities = list(pack.members.values()), list(pack.members)
-    keys = {member.memory_key for member in members if member.memory_key is not None}
-    data = make_training_data(study.obs_ND, study.units, {key: study.nearest_memories(key) for key in keys})
+    data = {part: _training_data(studies.parts[part], members) for part in {m.demonstrations for m in members}}
     trained, curve_SP = train_pack(members, identities, data, plan.checkpoints(pack), checkpoint_s, on_progress)
     interval = curve_interval(members[0].steps)
     for position, (identity, member) in enumerate(pack.members.items()):
         if plan.trained(identity):
             continue
-        save_policy(study.policy(member, trained.layers(position)), plan.policy(identity))
+        save_policy(studies.of(member).policy(member, trained.layers(position)), plan.policy(identity))
         steps = [min((i + 1) * interval, member.steps) for i in range(len(curve_SP))]
         write_json(plan.curve(identity), {"step": steps, "train_loss": [float(v) for v in curve_SP[:, position]]})
+
+
+def _training_data(study: Study, members: list[Member]) -> TrainingData:
+    keys = {member.memory_key for member in members if member.memory_key is not None}
+    return make_training_data(
+        study.obs_ND, study.units, {key: study.nearest_memories(key) for key in keys if key[:3] in study.codebooks}
+    )
 
 
 class _ProgressCallback(tune.Callback):

@@ -1,219 +1,179 @@
 """Packs: members trained together as stacked tensors in one process.
 
-An MLP on 45 numbers leaves a processor idle; many at once fill it. The gradient is written by hand: for these layers it
-is shorter than the bookkeeping that autograd does on every step.
+An MLP on 45 numbers leaves a GPU idle, so there all members take each step at once, several steps a CUDA graph. A CPU
+core is filled by one, so there they take turns, each for as many steps as keep its parameters in the cache.
 
-Shapes: P members, N transitions, B batch, D observation numbers, A action numbers, H hidden width, C codebooks.
+Shapes: P members, G of them that step at once, S steps, B batch, F numbers of one member's parameters.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from mcnn_ray.core.blend import beta_at, blend, sigma_beta, sigma_beta_slope
 from mcnn_ray.errors import ConfigError
-from mcnn_ray.member import Member, MemoryKey
+from mcnn_ray.member import Member
+from mcnn_ray.training.data import Shard, TrainingData
+from mcnn_ray.training.networks import StackedMlp, StackedNetwork
+from mcnn_ray.training.stepping import Buffers, Stepper, stepping_order
 
-__all__ = ["CHUNK_STEPS", "Pack", "TrainingData"]
+__all__ = ["CHUNK_STEPS", "Pack"]
 
-CHUNK_STEPS = 100  # steps whose batches are drawn at once; checkpoints fall on its multiples
-
-
-@dataclass(kw_only=True)
-class TrainingData:
-    """What every member of a pack learns from, on one device.
-
-    Attributes:
-        obs_ND: (N, D) float32, standardised.
-        actions_NA: (N, A) float32, in [-1, 1].
-        memory_actions: per kind of memories, (N, A) float32 in [-1, 1]: its nearest memory's action.
-        distances: per kind of memories, (N,) float32: the distance to it.
-    """
-
-    obs_ND: torch.Tensor
-    actions_NA: torch.Tensor
-    memory_actions: dict[MemoryKey, torch.Tensor] = field(default_factory=dict)
-    distances: dict[MemoryKey, torch.Tensor] = field(default_factory=dict)
+CHUNK_STEPS = 100  # steps whose batches are gathered at once
 
 
 class Pack:
-    """Members of one shape (hidden widths, batch size, learning rate) trained together.
+    """Members of one shape (hidden widths, batch size) trained together.
 
-    Each has its own lambda, L, codebook and seed, and draws its own batches, so that it learns the same alone or in
-    company. Loss: mean squared error over batch and actions; Adam; the activation follows the paper's beta schedule.
+    Each has its own lambda, L, beta schedule, learning rate, codebook, demonstrations and seed, and draws its own
+    batches, so that it learns the same alone or in company. Loss: mean squared error over batch and actions; Adam.
 
     Args:
         members: to be trained; their order is kept.
-        data: what they learn from.
+        data: what they learn from; where members learn from different demonstrations, by their number (None is all).
+        shard: this worker's part of every batch, when several train the same members.
 
     Raises:
         ConfigError: members of different shape, or a batch larger than the dataset.
     """
 
-    def __init__(self, members: Sequence[Member], data: TrainingData) -> None:
-        shapes = {(member.hidden, member.batch_size, member.learning_rate) for member in members}
-        if len(shapes) != 1:
-            raise ConfigError(
-                f"a pack needs members of one shape, got {len(shapes)} (hidden, batch size, learning rate)"
-            )
-        hidden, batch_size, learning_rate = shapes.pop()
-        if batch_size is None or learning_rate is None:
-            raise ConfigError(f"{members[0].method} is not trained and cannot be in a pack")
-        if batch_size > len(data.obs_ND):
-            raise ConfigError(
-                f"the batch size {batch_size} is larger than the {len(data.obs_ND)} demonstration steps; "
-                f"use at most {len(data.obs_ND)}"
-            )
-        self.members = list(members)
+    def __init__(
+        self,
+        members: Sequence[Member],
+        data: TrainingData | Mapping[int | None, TrainingData],
+        shard: Shard | None = None,
+    ) -> None:
+        parts: Mapping[int | None, TrainingData] = data if isinstance(data, Mapping) else {None: data}
         self.step = 0  # steps taken
-        self._batch_size = batch_size
-        self._data = data
-        self._device = data.obs_ND.device
-        self._generators = [torch.Generator().manual_seed(member.seed) for member in members]
-        self._memory = _MemoryTensors(members, data)
-        widths = (data.obs_ND.shape[1], *hidden, data.actions_NA.shape[1])
-        self._parameters = [
-            tensor.to(self._device) for tensor in _initial_parameters(self._generators, widths)
-        ]  # weight (P, in, out) and bias (P, 1, out) by turns
-        self._optimiser = torch.optim.Adam(self._parameters, lr=learning_rate, fused=True)
+        self.members = list(members)
+        self._parts = {key: parts[key] for key in dict.fromkeys(member.demonstrations for member in members)}
+        _check(self.members, self._parts)
+        self._shard = shard
+        some = next(iter(self._parts.values()))
+        self._device = some.obs_ND.device
+        self._widths = (some.obs_ND.shape[1], *members[0].hidden, some.actions_NA.shape[1])
+        network = self._network(1)
+        self._sort()
+        initial = [network.initial(self.members[position].seed) for position in self._position_P]
+        self._parameters_PF = torch.stack(initial).to(self._device)
+        self._moments = (torch.zeros_like(self._parameters_PF), torch.zeros_like(self._parameters_PF))
+        self._steppers = self._make_steppers()
+
+    def _sort(self) -> None:
+        """Say which member each row of the stacked tensors belongs to, and the other way round."""
+        self._position_P = sorted(range(len(self.members)), key=lambda i: stepping_order(self.members[i]))
+        self._row_P = [self._position_P.index(position) for position in range(len(self.members))]
+
+    def _network(self, group: int) -> StackedNetwork:
+        batch = self.members[0].batch_size or 0
+        if self._shard is not None:
+            batch = len(range(batch)[self._shard.rows(batch)])
+        return StackedMlp(self._widths, group, batch, self._device)
+
+    def _make_steppers(self) -> list[Stepper]:
+        """Give all members to one stepper on a GPU, and one each on a CPU, where they share their buffers."""
+        count = len(self.members)
+        group = 1 if self._device.type == "cpu" else count
+        network = self._network(group)
+        buffers = Buffers(CHUNK_STEPS, network.output_GBA, self._widths[0])
+        sorted_members = [self.members[position] for position in self._position_P]
+        return [
+            Stepper(
+                sorted_members[start : start + group],
+                self._parts,
+                network,
+                buffers,
+                self._parameters_PF[start : start + group],
+                [moment_PF[start : start + group] for moment_PF in self._moments],
+                self.step,
+                self._shard,
+            )
+            for start in range(0, count, group)
+        ]
 
     @torch.no_grad()
     def train(self, steps: int) -> npt.NDArray[np.float32]:
-        """Take gradient steps.
+        """Take gradient steps; cut into several calls, they are the same.
 
         Args:
-            steps: how many; the batches of up to `CHUNK_STEPS` are drawn at once, so a run repeats bit for bit when it
-                is cut into the same calls, or into multiples of `CHUNK_STEPS`.
+            steps: how many.
 
         Returns:
             (steps, P) float32 loss of each member on each step's batch, before the step.
         """
-        losses: list[torch.Tensor] = []
+        losses = []
         while steps > 0:
-            chunk = min(steps, CHUNK_STEPS)
-            draws = [
-                torch.randint(len(self._data.obs_ND), (chunk, self._batch_size), generator=generator)
-                for generator in self._generators
-            ]
-            rows_SPB = torch.stack(draws, dim=1).to(self._device)
-            losses.extend(self._train_step(rows_PB) for rows_PB in rows_SPB)
+            chunk = min(steps, CHUNK_STEPS - self.step % CHUNK_STEPS)
+            losses.append(torch.cat([stepper.take(self.step, chunk) for stepper in self._steppers], 1))
+            self.step += chunk
             steps -= chunk
-        return torch.stack(losses).cpu().numpy()
+        loss_SP = torch.cat(losses)
+        if self._shard is not None:
+            self._shard.sum(loss_SP)
+        return loss_SP[:, self._row_P].cpu().numpy()
 
-    def _train_step(self, rows_PB: torch.Tensor) -> torch.Tensor:
-        """Take one step on the given rows; return the (P,) losses."""
-        self.step += 1
-        weights, biases = self._parameters[0::2], self._parameters[1::2]
-        inputs = [self._data.obs_ND[rows_PB]]
-        for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
-            inputs.append(torch.baddbmm(bias, inputs[-1], weight).relu_())
-        output_PBA = torch.baddbmm(biases[-1], inputs[-1], weights[-1])
-        loss_P, gradient = self._memory.loss_and_gradient(
-            output_PBA, self._data.actions_NA[rows_PB], rows_PB, beta_at(self.step)
-        )
-        for layer in reversed(range(len(weights))):
-            weights[layer].grad = inputs[layer].mT @ gradient
-            biases[layer].grad = gradient.sum(1, keepdim=True)
-            if layer > 0:
-                # One pass over the gradient; a product with `inputs > 0` takes three.
-                gradient = torch.ops.aten.threshold_backward(gradient @ weights[layer].mT, inputs[layer], 0)
-        self._optimiser.step()
-        return loss_P
+    def keep(self, positions: Sequence[int]) -> None:
+        """Go on with some of the members only; the others' memory is freed and the rest speeds up.
+
+        Args:
+            positions: of those that stay, ascending, at least one.
+        """
+        stay = set(positions)
+        index = torch.tensor([row for row, p in enumerate(self._position_P) if p in stay], device=self._device)
+        self.members = [self.members[position] for position in positions]
+        self._sort()
+        self._parameters_PF = self._parameters_PF[index]
+        self._moments = (self._moments[0][index], self._moments[1][index])
+        self._parts = {key: self._parts[key] for key in dict.fromkeys(m.demonstrations for m in self.members)}
+        self._steppers = self._make_steppers()
 
     def layers(self, position: int) -> list[tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]]:
         """Return the weight (in, out) and bias (out,) of each layer of the member at a position, as copies."""
-        arrays = [parameter[position].cpu().numpy().copy() for parameter in self._parameters]
-        return [(weight, bias[0]) for weight, bias in zip(arrays[0::2], arrays[1::2], strict=True)]
+        row = self._row_P[position]
+        views = self._network(1).views(self._parameters_PF[row : row + 1])
+        return [(layer.weight[0].cpu().numpy().copy(), layer.bias[0, 0].cpu().numpy().copy()) for layer in views]
 
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Return all that a resumed run needs: parameters, Adam's moments, generators and the step."""
+        """Return copies of all that a resumed run needs; the step is also the sampler's state."""
         state: dict[str, npt.NDArray[np.generic]] = {"step": np.array([self.step], dtype=np.int64)}
-        for i, parameter in enumerate(self._parameters):
-            state[f"parameters.{i}"] = parameter.cpu().numpy().copy()
-            moments = self._optimiser.state.get(parameter, {})
-            for name in ("exp_avg", "exp_avg_sq"):
-                if name in moments:
-                    state[f"{name}.{i}"] = moments[name].cpu().numpy().copy()
-        state["generators"] = np.stack([generator.get_state().numpy() for generator in self._generators])
+        for name, tensor in self._saved().items():
+            state[name] = tensor[self._row_P].cpu().numpy()
         return state
+
+    def _saved(self) -> dict[str, torch.Tensor]:
+        return {
+            "parameters": self._parameters_PF,
+            "exp_avg": self._moments[0],
+            "exp_avg_sq": self._moments[1],
+        }
 
     def load_state(self, state: dict[str, npt.NDArray[np.generic]]) -> None:
         """Continue from what `state` gave.
 
         Raises:
-            KeyError, ValueError, RuntimeError: the state is of another pack.
+            KeyError, ValueError: the state is of another pack.
         """
-        if state["generators"].shape[0] != len(self.members):
-            raise ValueError(f"state of {state['generators'].shape[0]} members, expected {len(self.members)}")
-        for i, parameter in enumerate(self._parameters):  # all before anything is changed
-            shape = state[f"parameters.{i}"].shape
-            if shape != tuple(parameter.shape):
-                raise ValueError(f"parameters.{i} has the shape {shape}, expected {tuple(parameter.shape)}")
+        for name, tensor in self._saved().items():  # all before anything is changed
+            if state[name].shape != tuple(tensor.shape):
+                raise ValueError(f"{name} has the shape {state[name].shape}, expected {tuple(tensor.shape)}")
         self.step = int(state["step"][0])
-        for i, parameter in enumerate(self._parameters):
-            parameter.copy_(torch.from_numpy(state[f"parameters.{i}"]))
-            if f"exp_avg.{i}" in state:
-                self._optimiser.state[parameter] = {
-                    "step": torch.tensor(float(self.step), device=self._device),
-                    "exp_avg": torch.from_numpy(state[f"exp_avg.{i}"]).to(self._device),
-                    "exp_avg_sq": torch.from_numpy(state[f"exp_avg_sq.{i}"]).to(self._device),
-                }
-        for generator, saved in zip(self._generators, state["generators"], strict=True):
-            generator.set_state(torch.from_numpy(np.ascontiguousarray(saved)))
+        for name, tensor in self._saved().items():
+            tensor.copy_(torch.from_numpy(state[name])[self._position_P])
+        self._steppers = self._make_steppers()
 
 
-class _MemoryTensors:
-    """The members' heads: tanh for `bc`, the blend for `mcnn+mlp`, each on its own slice of the stack."""
-
-    def __init__(self, members: Sequence[Member], data: TrainingData) -> None:
-        device = data.obs_ND.device
-        keys = sorted({member.memory_key for member in members if member.memory_key is not None})
-        with_memory = [i for i, member in enumerate(members) if member.memory_key is not None]
-        without = [i for i, member in enumerate(members) if member.memory_key is None]
-        self._with = torch.tensor(with_memory, dtype=torch.long, device=device)
-        self._without = torch.tensor(without, dtype=torch.long, device=device)
-        if not keys:
-            return
-        self._actions_CNA = torch.stack([data.memory_actions[key] for key in keys])
-        self._distances_CN = torch.stack([data.distances[key] for key in keys])
-        book = [keys.index(key) for i in with_memory if (key := members[i].memory_key) is not None]
-        self._book_P1 = torch.tensor(book, device=device)[:, None]
-        self._lambda_P1 = torch.tensor([members[i].lambda_ for i in with_memory], device=device)[:, None]
-        self._L_P11 = torch.tensor([members[i].L for i in with_memory], device=device)[:, None, None]
-
-    def loss_and_gradient(
-        self, output_PBA: torch.Tensor, target_PBA: torch.Tensor, rows_PB: torch.Tensor, beta: float
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the (P,) mean squared errors and the (P, B, A) gradient of each with respect to the output."""
-        error_PBA, slope_PBA = torch.empty_like(output_PBA), torch.empty_like(output_PBA)
-        if len(self._without):
-            squashed = output_PBA[self._without].tanh()
-            error_PBA[self._without] = squashed - target_PBA[self._without]
-            slope_PBA[self._without] = 1.0 - squashed * squashed
-        if len(self._with):
-            rows, output = rows_PB[self._with], output_PBA[self._with]
-            weight = torch.exp(-self._lambda_P1 * self._distances_CN[self._book_P1, rows])[..., None]
-            action = blend(weight, self._actions_CNA[self._book_P1, rows], sigma_beta(output, beta), self._L_P11)
-            error_PBA[self._with] = action - target_PBA[self._with]
-            slope_PBA[self._with] = (self._L_P11 * (1.0 - weight)) * sigma_beta_slope(output, beta)
-        loss_P = error_PBA.square().mean((1, 2))
-        return loss_P, error_PBA * slope_PBA * (2.0 / error_PBA[0].numel())
-
-
-def _initial_parameters(generators: Sequence[torch.Generator], widths: tuple[int, ...]) -> list[torch.Tensor]:
-    """Draw weights and biases uniform in +-1/sqrt(fan-in), as torch.nn.Linear does, each member from its generator."""
-    stacks: list[list[torch.Tensor]] = []
-    for generator in generators:
-        own = []
-        for fan_in, fan_out in itertools.pairwise(widths):
-            bound = fan_in**-0.5
-            own.append(torch.empty(fan_in, fan_out).uniform_(-bound, bound, generator=generator))
-            own.append(torch.empty(1, fan_out).uniform_(-bound, bound, generator=generator))
-        stacks.append(own)
-    return [torch.stack(tensors) for tensors in zip(*stacks, strict=True)]
+def _check(members: Sequence[Member], parts: Mapping[int | None, TrainingData]) -> None:
+    shapes = {(member.hidden, member.batch_size) for member in members}
+    if len(shapes) != 1:
+        raise ConfigError(f"a pack needs members of one shape, got {len(shapes)} (hidden, batch size)")
+    batch_size = shapes.pop()[1]
+    if batch_size is None:
+        raise ConfigError(f"{members[0].method} is not trained and cannot be in a pack")
+    least = min(len(data.obs_ND) for data in parts.values())
+    if batch_size > least:
+        raise ConfigError(
+            f"the batch size {batch_size} is larger than the {least} demonstration steps; use at most {least}"
+        )

@@ -3,57 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from mcnn_ray.errors import McnnError
-from mcnn_ray.member import Member, MemoryKey
+from mcnn_ray.member import Member
 from mcnn_ray.training.checkpoint import load_checkpoint, save_checkpoint
-from mcnn_ray.training.pack import CHUNK_STEPS, Pack, TrainingData
+from mcnn_ray.training.data import TrainingData
+from mcnn_ray.training.pack import CHUNK_STEPS, Pack
 
-__all__ = ["NearestMemories", "curve_interval", "make_training_data", "train_pack"]
+__all__ = ["curve_interval", "train_pack"]
 
 _CURVE_POINTS = 200  # about as many points has a learning curve
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NearestMemories:
-    """The nearest memory of every demonstration row.
-
-    Attributes:
-        actions_NA: (N, A) float32, its action in [-1, 1].
-        distances_N: (N,) float32, its distance, standardised units.
-    """
-
-    actions_NA: npt.NDArray[np.float32]
-    distances_N: npt.NDArray[np.float32]
-
-
-def make_training_data(
-    obs_ND: npt.NDArray[np.float32],
-    units_NA: npt.NDArray[np.float32],
-    memories: dict[MemoryKey, NearestMemories],
-    device: str = "cpu",
-) -> TrainingData:
-    """Put demonstrations and their nearest memories on a device.
-
-    Args:
-        obs_ND: (N, D) float32, standardised.
-        units_NA: (N, A) float32, in [-1, 1].
-        memories: by key, for the same rows.
-        device: `cpu` or `cuda`.
-    """
-    return TrainingData(
-        obs_ND=torch.tensor(obs_ND, device=device),
-        actions_NA=torch.tensor(units_NA, device=device),
-        memory_actions={key: torch.tensor(nearest.actions_NA, device=device) for key, nearest in memories.items()},
-        distances={key: torch.tensor(nearest.distances_N, device=device) for key, nearest in memories.items()},
-    )
 
 
 def curve_interval(steps: int) -> int:
@@ -64,7 +28,7 @@ def curve_interval(steps: int) -> int:
 def train_pack(
     members: Sequence[Member],
     identities: list[str],
-    data: TrainingData,
+    data: TrainingData | Mapping[int | None, TrainingData],
     checkpoints: Path,
     checkpoint_s: float,
     on_progress: Callable[[int], None] | None = None,
@@ -74,7 +38,7 @@ def train_pack(
     Args:
         members: of one shape and number of steps.
         identities: (P,) their identities.
-        data: what they learn from.
+        data: what they learn from, by number of demonstrations where that differs.
         checkpoints: directory of this pack's checkpoints.
         checkpoint_s: seconds between them, at least; one is always written at the end.
         on_progress: called with the steps taken.

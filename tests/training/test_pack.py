@@ -5,7 +5,9 @@ import torch
 from mcnn_ray.core.blend import beta_at
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.member import make_member
-from mcnn_ray.training.pack import CHUNK_STEPS, Pack, TrainingData
+from mcnn_ray.training.data import TrainingData
+from mcnn_ray.training.pack import CHUNK_STEPS, Pack
+from mcnn_ray.training.sampling import sample_rows
 from tests.core.test_blend import paper_sigma
 
 KEYS = [("neural-gas", 0.1, 0, "expert"), ("random", 0.2, 0, "expert")]
@@ -64,23 +66,21 @@ def autograd_losses(one, data, steps):
         layers += [layer, torch.nn.ReLU()]
     network = torch.nn.Sequential(*layers[:-1])
     optimiser = torch.optim.Adam(network.parameters(), lr=one.learning_rate)
-    generator = pack._generators[0]
+    batches = sample_rows(torch.tensor([one.seed]), 0, steps, one.batch_size, torch.tensor([len(data.obs_ND)]))[:, 0]
     losses = []
-    for start in range(0, steps, CHUNK_STEPS):
-        batches = torch.randint(len(data.obs_ND), (CHUNK_STEPS, one.batch_size), generator=generator)
-        for step, rows in enumerate(batches, start + 1):
-            output = network(data.obs_ND[rows])
-            if one.memory_key is None:
-                action = torch.tanh(output)
-            else:
-                weight = torch.exp(-one.lambda_ * data.distances[one.memory_key][rows])[:, None]
-                memory = data.memory_actions[one.memory_key][rows]
-                action = weight * memory + one.L * (1 - weight) * paper_sigma(output, beta_at(step))
-            loss = torch.nn.functional.mse_loss(action, data.actions_NA[rows])
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-            losses.append(loss.item())
+    for step, rows in enumerate(batches, 1):
+        output = network(data.obs_ND[rows])
+        if one.memory_key is None:
+            action = torch.tanh(output)
+        else:
+            weight = torch.exp(-one.lambda_ * data.distances[one.memory_key][rows])[:, None]
+            memory = data.memory_actions[one.memory_key][rows]
+            action = weight * memory + one.L * (1 - weight) * paper_sigma(output, beta_at(step, one.beta_schedule))
+        loss = torch.nn.functional.mse_loss(action, data.actions_NA[rows])
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
     return losses
 
 
