@@ -50,6 +50,11 @@ Dataset = Annotated[str | None, typer.Option("--dataset", help="Minari id to tak
 Clip = Annotated[bool | None, typer.Option("--clip-actions", help="Clip demonstrated actions to the bounds.")]
 Constant = Annotated[str | None, typer.Option("--constant-columns", help="refuse or ignore.")]
 MinEpisodes = Annotated[int | None, typer.Option("--min-episodes", help="Refuse datasets with fewer [default: 2].")]
+Every = Annotated[
+    int | None, typer.Option("--evaluate-every", help="Roll members out on their way, every so many steps.")
+]
+CurveEpisodes = Annotated[int | None, typer.Option("--curve-episodes", help="Of each of these [default: 10].")]
+Workers = Annotated[int | None, typer.Option("--workers", help="Of Ray Train; 1 trains packs as Tune trials.")]
 Name = Annotated[str | None, typer.Option("--name", help="Of the sweep and its folder.")]
 
 
@@ -74,6 +79,9 @@ def train(
     clip_actions: Clip = None,
     constant_columns: Constant = None,
     min_episodes: MinEpisodes = None,
+    evaluate_every: Every = None,
+    curve_episodes: CurveEpisodes = None,
+    workers: Workers = None,
     name: Name = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: AsJson = False,
@@ -116,6 +124,9 @@ def sweep(
     clip_actions: Clip = None,
     constant_columns: Constant = None,
     min_episodes: MinEpisodes = None,
+    evaluate_every: Every = None,
+    curve_episodes: CurveEpisodes = None,
+    workers: Workers = None,
     name: Name = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: AsJson = False,
@@ -139,6 +150,8 @@ def sweep(
     result = _sweep(values, "flags" if file is None else str(file), storage)
     if as_json:
         print_json([row.record() for row in result.rows])
+        for failure in result.failures:
+            error_console.print(f"failed: {failure}", highlight=False, soft_wrap=True)
         return
     print_result(result)
     for what, path in (("table", result.folder / "results.csv"), ("figure", result.figure)):
@@ -211,6 +224,8 @@ def print_result(result: SweepResult) -> None:
     used = f"{' or '.join(map(str, counts))} of {data.episodes}" if counts else str(data.episodes)
     title = f"{result.studies.task.id}: {used} demonstrations ({data.source}, {data.steps:,} steps){trained}"
     output_console.print(results_table(result.rows, title))
+    for failure in result.failures:
+        output_console.print(f"failed, and not in the table: {failure}", highlight=False, soft_wrap=True)
     _print_certificates(result)
 
 

@@ -25,6 +25,8 @@ def _as_list(value: Any) -> Any:
     return value if isinstance(value, (list, tuple)) else [value]
 
 
+# Keys that change how a sweep runs and what is seen of it on the way, but not its table.
+_NOT_RESULTS = ("checkpoint_s", "evaluate_every", "curve_episodes", "workers")
 RESERVED_NAMES = ("mlflow.db", "artifacts", "cache", "memories")  # of the storage folder
 
 Floats = Annotated[tuple[float, ...], BeforeValidator(_as_list), Field(min_length=1)]
@@ -58,6 +60,9 @@ class SweepConfig(BaseModel):
         constant_columns: refuse, or ignore, observation columns that never change.
         min_episodes: refuse datasets with fewer episodes.
         checkpoint_s: seconds of training that a crash may cost at most, about.
+        evaluate_every: training steps between rollouts of the members on their way, about; 0 for none.
+        curve_episodes: of each of these.
+        workers: of Ray Train; 1 trains the packs as Tune trials.
         name: of the sweep and its folder; by default the task and a hash of the configuration.
     """
 
@@ -85,6 +90,9 @@ class SweepConfig(BaseModel):
     constant_columns: Literal["refuse", "ignore"] = "refuse"
     min_episodes: int = Field(default=2, ge=1)
     checkpoint_s: float = Field(default=20.0, ge=0)
+    evaluate_every: int = Field(default=0, ge=0)
+    curve_episodes: int = Field(default=10, ge=1)
+    workers: int = Field(default=1, ge=1)
     name: str | None = None
 
     @classmethod
@@ -166,7 +174,7 @@ class SweepConfig(BaseModel):
         """The given name, or one made of the task and a hash of what is asked for."""
         if self.name is not None:
             return self.name
-        digest = content_hash(self.model_dump(mode="json", exclude={"checkpoint_s"}))[:8]
+        digest = content_hash(self.model_dump(mode="json", exclude=set(_NOT_RESULTS)))[:8]
         return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', self.task)}-{digest}"
 
 

@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 _MEMBER_TAG = "mcnn.member"
 _RESULT_TAG = "mcnn.result"
+_FAILURE_TAG = "mcnn.failure"
 _SWEEP_TAG = "mcnn.sweep"
 _PARENT_TAG = "mlflow.parentRunId"
 _NAME_TAG = "mlflow.runName"
@@ -78,7 +79,7 @@ class MemberResult:
         parameters: method and hyperparameters.
         metrics: final results by name.
         step: training step the metrics belong to.
-        curve: `step` and `train_loss`, equally long; empty for methods without training.
+        curves: (step, value) points by name, by rising step.
         episodes: its episode records as rows of a table.
         policy: its policy directory.
     """
@@ -88,7 +89,7 @@ class MemberResult:
     parameters: Mapping[str, Any]
     metrics: Mapping[str, float]
     step: int
-    curve: Mapping[str, Sequence[float]]
+    curves: Mapping[str, Sequence[tuple[int, float]]]
     episodes: Sequence[Mapping[str, Any]]
     policy: Path
 
@@ -166,14 +167,11 @@ class Tracker:
         Raises:
             TrackingError: the store or server cannot be used.
         """
-        digest = content_hash([dict(result.metrics), [dict(row) for row in result.episodes]])
+        digest = content_hash([dict(result.metrics), dict(result.curves), [dict(row) for row in result.episodes]])
         with _told(self._uri):
-            run = self._find(f"tags.`{_MEMBER_TAG}` = '{result.identity}' and tags.`{_PARENT_TAG}` = '{parent}'")
-            if run is not None and run.info.status == "FINISHED" and run.data.tags.get(_RESULT_TAG) == digest:
+            run = self._member_run(parent, result.identity, result.label)
+            if run.info.status == "FINISHED" and run.data.tags.get(_RESULT_TAG) == digest:
                 return
-            if run is None:
-                tags = {_MEMBER_TAG: result.identity, _PARENT_TAG: parent, _NAME_TAG: result.label}
-                run = self._client.create_run(self._experiment, tags=tags)
             run_id = run.info.run_id
             self._log_parameters(run, result.parameters)
             self._log_metrics(run, result)
@@ -181,6 +179,25 @@ class Tracker:
             self._client.log_artifacts(run_id, str(result.policy), "policy")
             self._client.set_tag(run_id, _RESULT_TAG, digest)
             self._client.set_terminated(run_id, "FINISHED")
+
+    def log_failure(self, parent: str, identity: str, label: str, parameters: Mapping[str, Any], reason: str) -> None:
+        """File a member that has no result as a failed run, with the reason as its tag `mcnn.failure`.
+
+        Raises:
+            TrackingError: the store or server cannot be used.
+        """
+        with _told(self._uri):
+            run = self._member_run(parent, identity, label)
+            self._log_parameters(run, parameters)
+            self._client.set_tag(run.info.run_id, _FAILURE_TAG, reason[:5000])
+            self._client.set_terminated(run.info.run_id, "FAILED")
+
+    def _member_run(self, parent: str, identity: str, label: str) -> Run:
+        run = self._find(f"tags.`{_MEMBER_TAG}` = '{identity}' and tags.`{_PARENT_TAG}` = '{parent}'")
+        if run is not None:
+            return run
+        tags = {_MEMBER_TAG: identity, _PARENT_TAG: parent, _NAME_TAG: label}
+        return self._client.create_run(self._experiment, tags=tags)
 
     def close_sweep(self, parent: str, rows: Sequence[Mapping[str, Any]], figures: Sequence[Path]) -> None:
         """File the sweep's table and figures with its parent run, and finish that.
@@ -224,9 +241,10 @@ class Tracker:
         from mlflow.entities import Metric
 
         now, run_id = int(time.time() * 1000), run.info.run_id
-        known = {metric.step for metric in self._client.get_metric_history(run_id, "train_loss")}
-        curve = zip(result.curve.get("step", []), result.curve.get("train_loss", []), strict=True)
-        metrics = [Metric("train_loss", value, now, int(step)) for step, value in curve if int(step) not in known]
+        metrics = []
+        for name, points in result.curves.items():
+            known = {metric.step for metric in self._client.get_metric_history(run_id, name)}
+            metrics += [Metric(name, value, now, int(step)) for step, value in points if int(step) not in known]
         metrics += [
             Metric(name, value, now, result.step)
             for name, value in result.metrics.items()

@@ -25,7 +25,7 @@ def result(tmp_path):
         parameters={"method": "bc", "seed": 0},
         metrics={"return": 1.0, "return_low": 0.5},
         step=200,
-        curve={"step": [100, 200], "train_loss": [0.5, 0.25]},
+        curves={"train_loss": [(100, 0.5), (200, 0.25)]},
         episodes=[{"episode_seed": 1, "episode_return": 1.0}, {"episode_seed": 2, "episode_return": 1.0}],
         policy=policy,
     )

@@ -12,7 +12,7 @@ import ray
 
 from mcnn_ray.errors import McnnError
 
-__all__ = ["cluster_cpus", "ray_session"]
+__all__ = ["cluster_cpus", "cluster_gpus", "ray_session"]
 
 
 @contextmanager
@@ -51,3 +51,8 @@ def _start_local(options: dict[str, Any]) -> None:
 def cluster_cpus() -> int:
     """Return how many processors the cluster has, at least 1."""
     return max(1, int(ray.cluster_resources().get("CPU", 1)))
+
+
+def cluster_gpus() -> int:
+    """Return how many GPUs the cluster has."""
+    return int(ray.cluster_resources().get("GPU", 0))

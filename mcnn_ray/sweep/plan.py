@@ -26,6 +26,11 @@ class PlannedPack:
     id: str
     members: dict[str, Member]
 
+    @property
+    def member_steps(self) -> int:
+        """Steps of all its members together."""
+        return sum(member.steps for member in self.members.values())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPlan:
@@ -51,6 +56,18 @@ class SweepPlan:
         """Return the file of a member's learning curve."""
         return self.folder / "members" / identity / "curve.json"
 
+    def failure(self, identity: str) -> Path:
+        """Return the file that says why a member's training ended early; most members have none."""
+        return self.folder / "members" / identity / "failure.json"
+
+    def evaluations(self, identity: str) -> Path:
+        """Return the file of a member's evaluations while it was training."""
+        return self.folder / "members" / identity / "evaluations.json"
+
+    def snapshot(self, identity: str, step: int) -> Path:
+        """Return the policy directory of a member on its way, until it is evaluated."""
+        return self.folder / "members" / identity / "snapshots" / f"step-{step:09d}"
+
     def episodes(self, identity: str) -> Path:
         """Return the file of a member's episode records."""
         return self.folder / "members" / identity / "episodes.json"
@@ -58,6 +75,14 @@ class SweepPlan:
     def checkpoints(self, pack: PlannedPack) -> Path:
         """Return the folder of a pack's checkpoints."""
         return self.folder / pack.id / "checkpoints"
+
+    def open_packs(self) -> list[PlannedPack]:
+        """Return the packs with a member that has neither been trained nor failed."""
+        return [pack for pack in self.packs if not all(map(self.ended, pack.members))]
+
+    def ended(self, identity: str) -> bool:
+        """Tell whether a member needs no more training."""
+        return self.failure(identity).is_file() or self.trained(identity)
 
     def trained(self, identity: str) -> bool:
         """Tell whether a member's policy and curve are on disk, whole."""

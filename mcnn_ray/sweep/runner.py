@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,16 +12,21 @@ from mcnn_ray.artifacts import locked, read_json, write_json, write_text
 from mcnn_ray.certify import certificate_of
 from mcnn_ray.config import SweepConfig
 from mcnn_ray.core.certificate import Certificate
+from mcnn_ray.errors import McnnError
 from mcnn_ray.policies.base import save_policy
 from mcnn_ray.policies.loading import load_policy
 from mcnn_ray.report.figures import save_score_figure
 from mcnn_ray.report.results import Row, rows_to_csv, summarise
 from mcnn_ray.rollout.episode import EVALUATION_SEED, EpisodeRecord
 from mcnn_ray.rollout.pool import evaluate
+from mcnn_ray.sweep.capacity import Capacity, measure_capacity, split_by_memory
 from mcnn_ray.sweep.cluster import cluster_cpus, ray_session
+from mcnn_ray.sweep.learning_curves import SnapshotEvaluator, read_evaluations
 from mcnn_ray.sweep.plan import SweepPlan, earlier_start, make_plan
+from mcnn_ray.sweep.progress import PackProgress
 from mcnn_ray.sweep.study import Studies, open_studies
 from mcnn_ray.sweep.training import train_plan
+from mcnn_ray.sweep.workers import train_with_workers
 from mcnn_ray.tasks.catalogue import Task
 from mcnn_ray.tasks.environments import simulator_versions
 from mcnn_ray.tracking import MemberResult, Tracker
@@ -47,6 +53,7 @@ class SweepResult:
         rows: the table.
         figure: of scores against lambda, PNG.
         certificates: by setting, of those with a codebook.
+        failures: which members have no result, and why.
         studies: what was learned from.
         run_id: MLflow's id of the parent run.
     """
@@ -56,6 +63,7 @@ class SweepResult:
     rows: list[Row]
     figure: Path
     certificates: dict[str, Certificate]
+    failures: list[str]
     studies: Studies
     run_id: str
 
@@ -83,21 +91,25 @@ def run_sweep(config: SweepConfig, storage: Path, watch: Watcher | None = None) 
         members, storage / "cache" / "codebooks", lambda name, share: tell(f"memories {name}", share, 1.0)
     )
     with locked(folder, wait=False), ray_session():
-        plan = make_plan(
-            folder.resolve(), members, studies, earlier, cluster_cpus()
-        )  # workers run in folders of their own
+        capacity = measure_capacity(config)
+        packs = split_by_memory(members, studies, capacity)
+        if config.workers > sum(member.trained for member in members):
+            packs = 1  # whose batches the workers share
+        plan = make_plan(folder.resolve(), members, studies, earlier, packs)  # workers run in folders of their own
         tracker = Tracker(storage, studies.task.id)
         run_id = tracker.open_sweep(plan.id, config.sweep_name, _sweep_parameters(config, studies))
         try:
-            train_plan(
-                plan, studies, config.checkpoint_s, lambda done, total: tell("training, member-steps", done, total)
-            )
+            _train(plan, studies, config, capacity, tell)
             _write_untrained(plan, studies)
-            records = _evaluate_members(plan, studies.task, config, tell)
-            rows = summarise(plan.members, records)
+            failures = _failures(plan)
+            _file_failures(tracker, run_id, plan, failures)
+            if len(failures) == len(plan.members):
+                raise McnnError(f"no member has a result; {next(iter(failures.values()))}")
+            records = _evaluate_members(plan, failures, studies.task, config, tell)
+            rows = summarise({identity: plan.members[identity] for identity in records}, records)
             figure = save_score_figure(rows, studies.task.id, folder / "scores.png")
             write_text(folder / "results.csv", rows_to_csv(rows))
-            certificates = _certify(plan, studies, tell)
+            certificates = _certify(plan, studies, records, tell)
             write_json(folder / "certificates.json", {label: found.to_json() for label, found in certificates.items()})
             _file_members(tracker, run_id, plan, records, tell)
             tracker.close_sweep(run_id, [row.record() for row in rows], [figure, folder / "certificates.json"])
@@ -110,6 +122,7 @@ def run_sweep(config: SweepConfig, storage: Path, watch: Watcher | None = None) 
         rows=rows,
         figure=figure,
         certificates=certificates,
+        failures=list(failures.values()),
         studies=studies,
         run_id=run_id,
     )
@@ -125,6 +138,58 @@ def _sweep_parameters(config: SweepConfig, studies: Studies) -> dict[str, Any]:
     }
 
 
+def _train(plan: SweepPlan, studies: Studies, config: SweepConfig, capacity: Capacity, tell: Watcher) -> None:
+    """Train what is not trained yet, and roll the members out on their way if that is asked for."""
+    packs = plan.open_packs()
+    with contextlib.ExitStack() as stack:
+        if config.evaluate_every:
+            stack.enter_context(
+                SnapshotEvaluator(
+                    plan,
+                    studies.task,
+                    episodes=config.curve_episodes,
+                    actors=capacity.snapshot_actors,
+                    tell=lambda done, total: tell("rollouts of snapshots", done, total),
+                )
+            )
+        if not packs:
+            return
+        progress = PackProgress(packs, lambda done, total: tell("training, member-steps", done, total))
+        if config.workers > 1:
+            train_with_workers(
+                plan,
+                studies,
+                workers=config.workers,
+                checkpoint_s=config.checkpoint_s,
+                snapshot_steps=config.evaluate_every,
+                progress=progress,
+            )
+        else:
+            train_plan(
+                plan,
+                studies,
+                checkpoint_s=config.checkpoint_s,
+                snapshot_steps=config.evaluate_every,
+                at_once=capacity.packs_at_once,
+                progress=progress,
+            )
+
+
+def _failures(plan: SweepPlan) -> dict[str, str]:
+    """Return why members have no policy, by identity."""
+    return {
+        identity: f"{member.label}: {read_json(plan.failure(identity))['reason']}"
+        for identity, member in plan.members.items()
+        if plan.failure(identity).is_file()
+    }
+
+
+def _file_failures(tracker: Tracker, run_id: str, plan: SweepPlan, failures: Mapping[str, str]) -> None:
+    for identity, reason in failures.items():
+        member = plan.members[identity]
+        tracker.log_failure(run_id, identity, member.label, member.parameters(), reason)
+
+
 def _write_untrained(plan: SweepPlan, studies: Studies) -> None:
     """Write the policies of methods that need no training."""
     for identity, member in plan.members.items():
@@ -134,11 +199,13 @@ def _write_untrained(plan: SweepPlan, studies: Studies) -> None:
 
 
 def _evaluate_members(
-    plan: SweepPlan, task: Task, config: SweepConfig, tell: Watcher
+    plan: SweepPlan, failures: Mapping[str, str], task: Task, config: SweepConfig, tell: Watcher
 ) -> dict[str, list[EpisodeRecord]]:
     """Roll out the members that have no records of these episode seeds yet; each one's are written as it ends."""
     seeds = range(EVALUATION_SEED, EVALUATION_SEED + config.episodes)
-    records = {identity: _read_records(plan.episodes(identity)) for identity in plan.members}
+    records = {
+        identity: _read_records(plan.episodes(identity)) for identity in plan.members if identity not in failures
+    }
     missing = {
         identity: plan.policy(identity)
         for identity, found in records.items()
@@ -174,7 +241,8 @@ def _read_records(path: Path) -> list[EpisodeRecord]:
 def _file_members(
     tracker: Tracker, run_id: str, plan: SweepPlan, records: Mapping[str, Sequence[EpisodeRecord]], tell: Watcher
 ) -> None:
-    for done, (identity, member) in enumerate(plan.members.items()):
+    for done, identity in enumerate(records):
+        member = plan.members[identity]
         row = summarise({identity: member}, records)[0]
         tracker.log_member(
             run_id,
@@ -184,18 +252,32 @@ def _file_members(
                 parameters=member.parameters(),
                 metrics=row.metrics(),
                 step=member.steps,
-                curve=read_json(plan.curve(identity)),
+                curves=_curves(plan, identity),
                 episodes=[record.row() for record in records[identity]],
                 policy=plan.policy(identity),
             ),
         )
-        tell("MLflow, runs", done + 1, len(plan.members))
+        tell("MLflow, runs", done + 1, len(records))
 
 
-def _certify(plan: SweepPlan, studies: Studies, tell: Watcher) -> dict[str, Certificate]:
+def _curves(plan: SweepPlan, identity: str) -> dict[str, list[tuple[int, float]]]:
+    """Return (step, value) points by name: the training loss, and with intervals what snapshots were evaluated to."""
+    loss = read_json(plan.curve(identity))
+    curves = {"train_loss": list(zip(loss["step"], loss["train_loss"], strict=True))}
+    for point in read_evaluations(plan.evaluations(identity)):
+        for name, value in point.items():
+            if name not in ("step", "n"):
+                curves.setdefault(f"on_the_way/{name}", []).append((point["step"], value))
+    return curves
+
+
+def _certify(
+    plan: SweepPlan, studies: Studies, records: Mapping[str, Sequence[EpisodeRecord]], tell: Watcher
+) -> dict[str, Certificate]:
     """Certify each setting with a codebook, over its memories and a sample of the demonstrations."""
     settings: dict[str, list[str]] = {}
-    for identity, member in plan.members.items():
+    for identity in records:
+        member = plan.members[identity]
         if member.memory_key is not None:
             settings.setdefault(member.setting_label, []).append(identity)
     certificates = {}

@@ -1,10 +1,16 @@
-"""Checkpoints of packs: whole or not at all, tied to their members, the newest sound one wins."""
+"""Checkpoints of packs: whole or not at all, tied to their members, the newest sound one wins; written in a thread."""
 
 from __future__ import annotations
 
 import logging
 import shutil
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,37 +20,110 @@ from mcnn_ray.artifacts import read_json, read_tensors, verify_manifest, write_d
 from mcnn_ray.errors import ArtifactError
 from mcnn_ray.training.pack import Pack
 
-__all__ = ["load_checkpoint", "save_checkpoint"]
+__all__ = ["CheckpointWriter", "Resumed", "load_checkpoint"]
 
-FORMAT = 1
+FORMAT = 2
 _KEPT = 2  # the newest and, should that be damaged, one before
 
 logger = logging.getLogger(__name__)
 
 
-def save_checkpoint(directory: Path, pack: Pack, identities: list[str], curve_SP: npt.NDArray[np.float32]) -> None:
-    """Write `step-N` into a directory and drop all but the newest two.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """What a checkpoint says beside the pack's own state.
+
+    Attributes:
+        curve_SP: (S, P) float32 training losses up to the checkpoint, NaN where a member had stopped.
+        failures: why members stopped, by identity.
+    """
+
+    curve_SP: npt.NDArray[np.float32]
+    failures: dict[str, str]
+
+
+class CheckpointWriter:
+    """Writes `step-N` directories while training goes on, and drops all but the newest two.
 
     Args:
         directory: of this pack's checkpoints.
-        pack: to be saved.
-        identities: (P,) the members' identities, in the pack's order.
-        curve_SP: (S, P) float32 training losses so far, one row per reported interval.
+        identities: (P,) of all members that the pack began with, in its order.
 
-    Raises:
-        OSError: the disk is full or not writable; earlier checkpoints stay.
+    Attributes:
+        cost_s: seconds that the last checkpoint took, copying and writing.
     """
-    with write_directory(directory / f"step-{pack.step:09d}") as target:
-        save_file({**pack.state(), "curve": np.ascontiguousarray(curve_SP)}, target / "state.safetensors")
-        write_json(target / "checkpoint.json", {"format": FORMAT, "step": pack.step, "members": identities})
-    for old in _newest_first(directory)[_KEPT:]:
-        shutil.rmtree(old, ignore_errors=True)
+
+    def __init__(self, directory: Path, identities: Sequence[str]) -> None:
+        self._directory = directory
+        self._identities = list(identities)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._pending: Future[float] | None = None
+        self.cost_s = 0.0
+
+    def __enter__(self) -> CheckpointWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.wait()
+        except ArtifactError as failed:
+            if kind is None:
+                raise
+            logger.warning("%s", failed)  # what ended the training is on its way and matters more
+        finally:
+            self._thread.shutdown()
+
+    def save(self, pack: Pack, curve_SP: npt.NDArray[np.float32], failures: Mapping[str, str]) -> None:
+        """Copy a pack's state and have it written; waits only if the last one is still being written.
+
+        Args:
+            pack: of the members that have not failed.
+            curve_SP: (S, P) float32 training losses so far, of all members.
+            failures: why members stopped, by identity.
+
+        Raises:
+            ArtifactError: the last one could not be written; earlier ones stay.
+        """
+        self.wait()
+        started = time.monotonic()
+        description = {"format": FORMAT, "step": pack.step, "members": self._identities, "failures": dict(failures)}
+        tensors = {**pack.state(), "curve": np.ascontiguousarray(curve_SP)}
+        self._pending = self._thread.submit(self._write, pack.step, tensors, description, started)
+
+    def wait(self) -> None:
+        """Wait for what is being written.
+
+        Raises:
+            ArtifactError: it could not be written; earlier checkpoints stay.
+        """
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        try:
+            self.cost_s = pending.result()
+        except OSError as error:
+            raise ArtifactError(
+                f"no checkpoint could be written to {self._directory}: {error.strerror or error}; earlier ones stay, "
+                "make room and give the same command again"
+            ) from error
+
+    def _write(
+        self, step: int, tensors: dict[str, npt.NDArray[Any]], description: dict[str, Any], started: float
+    ) -> float:
+        with write_directory(self._directory / f"step-{step:09d}") as target:
+            save_file(tensors, target / "state.safetensors")
+            write_json(target / "checkpoint.json", description)
+        for old in _newest_first(self._directory)[_KEPT:]:
+            shutil.rmtree(old, ignore_errors=True)
+        return time.monotonic() - started
 
 
-def load_checkpoint(directory: Path, pack: Pack, identities: list[str]) -> npt.NDArray[np.float32] | None:
-    """Put a pack where its newest sound checkpoint left it.
+def load_checkpoint(directory: Path, pack: Pack, identities: Sequence[str]) -> Resumed | None:
+    """Put a pack where its newest sound checkpoint left it; members that had failed leave the pack.
 
-    A damaged checkpoint, or one of other members, is reported in the log and the one before it is taken.
+    A damaged checkpoint, or one of other members or another version, is reported in the log and the one before it is
+    taken.
 
     Args:
         directory: of this pack's checkpoints; need not exist.
@@ -52,22 +131,31 @@ def load_checkpoint(directory: Path, pack: Pack, identities: list[str]) -> npt.N
         identities: (P,) the members' identities.
 
     Returns:
-        (S, P) float32 training losses up to the checkpoint, or None when there is no sound one and the pack is as new.
+        What the checkpoint says, or None when there is no sound one and the pack is as new.
     """
     for path in _newest_first(directory):
         try:
             verify_manifest(path)
             description = read_json(path / "checkpoint.json")
-            if description.get("format") != FORMAT or description.get("members") != identities:
-                raise ArtifactError(f"{path} belongs to other members or another version; it is left alone")
+            _check_belongs(path, description, identities)
+            failures = {str(key): str(reason) for key, reason in description["failures"].items()}
             state = read_tensors(path / "state.safetensors")
-            curve: npt.NDArray[np.float32] = state.pop("curve")
-            pack.load_state(state)
-        except (ArtifactError, KeyError, ValueError, RuntimeError) as error:
+            curve_SP: npt.NDArray[np.float32] = state.pop("curve")
+            pack.load_state(state, [i for i, identity in enumerate(identities) if identity not in failures])
+        except (ArtifactError, KeyError, ValueError, RuntimeError, AttributeError) as error:
             logger.warning("checkpoint %s is not used: %s; looking for the one before", path, error)
             continue
-        return curve
+        return Resumed(curve_SP=curve_SP, failures=failures)
     return None
+
+
+def _check_belongs(path: Path, description: dict[str, Any], identities: Sequence[str]) -> None:
+    if description.get("format") != FORMAT:
+        raise ArtifactError(f"it has the format {description.get('format')}, this version reads {FORMAT}")
+    members = description.get("members")
+    if members != list(identities):
+        found = ", ".join(map(str, members)) if isinstance(members, list) else str(members)
+        raise ArtifactError(f"it belongs to other members ({found}), not to {', '.join(identities)}")
 
 
 def _newest_first(directory: Path) -> list[Path]:

@@ -150,16 +150,24 @@ class Pack:
             "exp_avg_sq": self._moments[1],
         }
 
-    def load_state(self, state: dict[str, npt.NDArray[np.generic]]) -> None:
+    def load_state(self, state: dict[str, npt.NDArray[np.generic]], positions: Sequence[int] | None = None) -> None:
         """Continue from what `state` gave.
 
+        Args:
+            state: of this pack, or of what `keep` left of it.
+            positions: given to `keep` then; None is all.
+
         Raises:
-            KeyError, ValueError: the state is of another pack.
+            KeyError, ValueError: the state is of another pack, and this one is unchanged.
         """
-        for name, tensor in self._saved().items():  # all before anything is changed
-            if state[name].shape != tuple(tensor.shape):
-                raise ValueError(f"{name} has the shape {state[name].shape}, expected {tuple(tensor.shape)}")
+        positions = range(len(self.members)) if positions is None else positions
+        expected = (len(positions), self._parameters_PF.shape[1])
+        for name in self._saved():
+            if state[name].shape != expected:
+                raise ValueError(f"{name} has the shape {state[name].shape}, expected {expected}")
         self.step = int(state["step"][0])
+        if len(positions) < len(self.members):
+            self.keep(positions)
         for name, tensor in self._saved().items():
             tensor.copy_(torch.from_numpy(state[name])[self._position_P])
         self._steppers = self._make_steppers()

@@ -4,20 +4,58 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from mcnn_ray.errors import McnnError
 from mcnn_ray.member import Member
-from mcnn_ray.training.checkpoint import load_checkpoint, save_checkpoint
-from mcnn_ray.training.data import TrainingData
+from mcnn_ray.training.checkpoint import CheckpointWriter, load_checkpoint
+from mcnn_ray.training.data import Shard, TrainingData
 from mcnn_ray.training.pack import CHUNK_STEPS, Pack
 
-__all__ = ["curve_interval", "train_pack"]
+__all__ = ["Reports", "TrainedPack", "curve_interval", "train_pack"]
 
 _CURVE_POINTS = 200  # about as many points has a learning curve
+_PAUSE = 50.0  # between checkpoints, over what one costs: 2 % of the time at most
+
+
+@dataclass(slots=True, kw_only=True)
+class TrainedPack:
+    """A pack on its way or at its end.
+
+    Attributes:
+        pack: of the members that have not failed; all of them when every member has.
+        positions: where these stand among all members that it began with; empty when all have failed.
+        losses: (P,) float32 rows, one per `curve_interval`: the mean training loss of each member, NaN after it failed.
+        failures: why members stopped, by identity.
+    """
+
+    pack: Pack
+    positions: list[int]
+    losses: list[npt.NDArray[np.float32]]
+    failures: dict[str, str]
+
+    @property
+    def curve_SP(self) -> npt.NDArray[np.float32]:
+        """(S, P) float32 learning curves of all members."""
+        return np.stack(self.losses)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reports:
+    """Who is told of a pack's progress.
+
+    Attributes:
+        progress: called with the steps taken.
+        snapshot: called with the pack on its way, at least `snapshot_steps` after the last time.
+        snapshot_steps: 0 for never.
+    """
+
+    progress: Callable[[int], None] | None = None
+    snapshot: Callable[[TrainedPack], None] | None = None
+    snapshot_steps: int = 0
 
 
 def curve_interval(steps: int) -> int:
@@ -27,50 +65,84 @@ def curve_interval(steps: int) -> int:
 
 def train_pack(
     members: Sequence[Member],
-    identities: list[str],
+    identities: Sequence[str],
     data: TrainingData | Mapping[int | None, TrainingData],
     checkpoints: Path,
     checkpoint_s: float,
-    on_progress: Callable[[int], None] | None = None,
-) -> tuple[Pack, npt.NDArray[np.float32]]:
+    reports: Reports | None = None,
+    shard: Shard | None = None,
+) -> TrainedPack:
     """Train members to their number of steps, saving checkpoints on the way; start from the newest one there is.
+
+    A member whose loss is no longer finite leaves the pack, and the others go on.
 
     Args:
         members: of one shape and number of steps.
         identities: (P,) their identities.
         data: what they learn from, by number of demonstrations where that differs.
         checkpoints: directory of this pack's checkpoints.
-        checkpoint_s: seconds between them, at least; one is always written at the end.
-        on_progress: called with the steps taken.
-
-    Returns:
-        The trained pack; (S, P) float32 mean training loss of each interval of `curve_interval` steps.
+        checkpoint_s: seconds between them, at least, and more where they would take over 2 % of the time; 0 writes one
+            at every point of the learning curve. One is always written at the end.
+        reports: who is told of progress.
+        shard: this worker's part, when several train the same members; the first of them writes the checkpoints.
 
     Raises:
-        McnnError: a member's loss is not finite.
+        ArtifactError: a checkpoint cannot be written.
     """
-    steps = members[0].steps
-    interval = curve_interval(steps)
-    pack = Pack(members, data)
-    curve = load_checkpoint(checkpoints, pack, identities)
-    rows = [] if curve is None else list(curve)
-    saved = time.monotonic()
-    while pack.step < steps:
-        losses_SP = pack.train(min(interval, steps - pack.step))
-        rows.append(losses_SP.mean(0))
-        _check_finite(rows[-1], members, pack.step)
-        if on_progress is not None:
-            on_progress(pack.step)
-        if pack.step == steps or time.monotonic() - saved > checkpoint_s:
-            save_checkpoint(checkpoints, pack, identities, np.stack(rows))
-            saved = time.monotonic()
-    return pack, np.stack(rows)
+    steps, interval, reports = members[0].steps, curve_interval(members[0].steps), reports or Reports()
+    trained = _start(members, identities, data, checkpoints, shard)
+    pack = trained.pack
+    next_snapshot = (pack.step // reports.snapshot_steps + 1) * reports.snapshot_steps if reports.snapshot_steps else 0
+    with CheckpointWriter(checkpoints, identities) as writer:
+        saved = time.monotonic()
+        while pack.step < steps and trained.positions:
+            loss_P = np.full(len(members), np.nan, dtype=np.float32)
+            loss_P[trained.positions] = pack.train(min(interval, steps - pack.step)).mean(0)
+            trained.losses.append(loss_P)
+            _drop_failed(trained, identities)
+            if reports.progress is not None:
+                reports.progress(pack.step)
+            if reports.snapshot is not None and 0 < next_snapshot <= pack.step and trained.positions:
+                next_snapshot += reports.snapshot_steps
+                reports.snapshot(trained)
+            pause = max(checkpoint_s, _PAUSE * writer.cost_s) if checkpoint_s else 0.0
+            due = pack.step == steps or time.monotonic() - saved > pause
+            if due and trained.positions and (shard is None or shard.rank == 0):
+                writer.save(pack, trained.curve_SP, trained.failures)
+                saved = time.monotonic()
+    return trained
 
 
-def _check_finite(loss_P: npt.NDArray[np.float32], members: Sequence[Member], step: int) -> None:
-    bad = np.flatnonzero(~np.isfinite(loss_P))
-    if len(bad):
-        raise McnnError(
-            f"{members[bad[0]].label}: the loss was no longer finite by step {step}; lower the learning rate "
-            f"({members[bad[0]].learning_rate:g})"
-        )
+def _start(
+    members: Sequence[Member],
+    identities: Sequence[str],
+    data: TrainingData | Mapping[int | None, TrainingData],
+    checkpoints: Path,
+    shard: Shard | None,
+) -> TrainedPack:
+    pack = Pack(members, data, shard)
+    resumed = load_checkpoint(checkpoints, pack, identities)
+    failures = {} if resumed is None else resumed.failures
+    return TrainedPack(
+        pack=pack,
+        positions=[i for i, identity in enumerate(identities) if identity not in failures],
+        losses=[] if resumed is None else list(resumed.curve_SP),
+        failures=failures,
+    )
+
+
+def _drop_failed(trained: TrainedPack, identities: Sequence[str]) -> None:
+    """Take members out whose mean loss over the last interval is not finite."""
+    loss_P = trained.losses[-1]
+    stay = [place for place, position in enumerate(trained.positions) if np.isfinite(loss_P[position])]
+    if len(stay) == len(trained.positions):
+        return
+    for place, position in enumerate(trained.positions):
+        if place not in stay:
+            rate = trained.pack.members[place].learning_rate
+            trained.failures[identities[position]] = (
+                f"the loss was no longer finite by step {trained.pack.step}; lower the learning rate ({rate:g})"
+            )
+    trained.positions = [trained.positions[place] for place in stay]
+    if stay:
+        trained.pack.keep(stay)

@@ -1,0 +1,107 @@
+"""What the cluster has room for: how many packs at once, how many members a pack, checked before anything starts."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import psutil
+import torch
+
+from mcnn_ray.config import SweepConfig
+from mcnn_ray.errors import ConfigError
+from mcnn_ray.member import Member
+from mcnn_ray.sweep.cluster import cluster_cpus, cluster_gpus
+from mcnn_ray.sweep.study import Studies
+from mcnn_ray.training.pack import CHUNK_STEPS
+
+__all__ = ["Capacity", "measure_capacity", "pack_bytes", "split_by_memory"]
+
+_SHARE = 0.8  # of the free memory that packs may take
+_NUMBER = 4  # bytes
+_STATES = 4  # numbers kept for each parameter: itself, its gradient and Adam's two moments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """What a sweep may use.
+
+    Attributes:
+        packs_at_once: that train at the same time, one GPU or CPU each.
+        snapshot_actors: CPUs that roll out members while others train; 0 where none are evaluated on the way.
+        free_bytes: of memory for each pack: of the GPU where the driver sees one, else of this machine.
+    """
+
+    packs_at_once: int
+    snapshot_actors: int
+    free_bytes: int
+
+
+def measure_capacity(config: SweepConfig) -> Capacity:
+    """Look at the cluster that has been joined.
+
+    Raises:
+        ConfigError: more workers are asked for than it has GPUs or, without any, CPUs.
+    """
+    cpus, gpus = cluster_cpus(), cluster_gpus()
+    devices, kind = (gpus, "GPUs") if gpus else (cpus, "CPUs")
+    if config.workers > devices:
+        raise ConfigError(
+            f"{config.workers} workers are asked for, but there are {devices} {kind}; use at most {devices}"
+        )
+    if config.workers > config.batch_size:
+        raise ConfigError(f"{config.workers} workers cannot share batches of {config.batch_size}")
+    actors = max(1, cpus // 2) if config.evaluate_every else 0
+    packs = config.workers if config.workers > 1 else max(1, devices if gpus else devices - actors)
+    free = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else psutil.virtual_memory().available // packs
+    return Capacity(packs_at_once=packs, snapshot_actors=actors, free_bytes=int(_SHARE * free))
+
+
+def pack_bytes(members: Sequence[Member], studies: Studies) -> tuple[int, int]:
+    """Count the memory of a pack.
+
+    Args:
+        members: of one shape, with an MLP.
+        studies: what they learn from.
+
+    Returns:
+        Bytes of the tables that all members share; bytes of each member beside it.
+    """
+    parts = {member.demonstrations for member in members}
+    rows = {part: len(studies.parts[part].obs_ND) for part in parts}
+    some = studies.of(members[0])
+    dim, actions = some.obs_ND.shape[1], some.units.shape[1]
+    memories = {(member.demonstrations, member.memory_key) for member in members if member.memory_key is not None}
+    tables = sum(rows.values()) * (dim + actions) + sum(rows[part] for part, _ in memories) * (actions + 1)
+    widths = (dim, *members[0].hidden, actions)
+    parameters = sum((fan_in + 1) * fan_out for fan_in, fan_out in itertools.pairwise(widths))
+    batch = members[0].batch_size or 0
+    gathered = CHUNK_STEPS * batch * (dim + 3 * actions + 1)
+    layers = 2 * batch * sum(widths[1:])
+    return _NUMBER * tables, _NUMBER * (_STATES * parameters + gathered + layers)
+
+
+def split_by_memory(members: Sequence[Member], studies: Studies, capacity: Capacity) -> int:
+    """Return into how many packs the members of each shape have to go, so that none runs out of memory.
+
+    Raises:
+        ConfigError: not even one member fits.
+    """
+    shapes: dict[tuple[object, ...], list[Member]] = {}
+    for member in members:
+        if member.trained:
+            shapes.setdefault(member.shape, []).append(member)
+    packs = capacity.packs_at_once
+    for group in shapes.values():
+        shared, each = pack_bytes(group, studies)
+        fit = (capacity.free_bytes - shared) // each
+        if fit < 1:
+            raise ConfigError(
+                f"{group[0].label} does not fit into memory: its tables take {shared / 2**30:.1f} GiB and it takes "
+                f"{each / 2**30:.2f} GiB, of {capacity.free_bytes / 2**30:.1f} GiB for each of "
+                f"{capacity.packs_at_once} packs at once; use fewer demonstrations or a smaller network"
+            )
+        packs = max(packs, math.ceil(len(group) / fit))
+    return packs

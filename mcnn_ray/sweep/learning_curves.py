@@ -1,0 +1,113 @@
+"""Evaluating members while they train: a thread that takes the snapshots which the packs leave to the rollout pool.
+
+It uses the seeds for choosing, not those for reporting. Snapshots are files, so none is lost with a process, and a
+member's device never waits for its rollouts.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from mcnn_ray.artifacts import read_json, write_json
+from mcnn_ray.errors import ArtifactError
+from mcnn_ray.report.results import summarise
+from mcnn_ray.rollout.episode import SELECTION_SEED
+from mcnn_ray.rollout.pool import evaluate
+from mcnn_ray.sweep.plan import SweepPlan
+from mcnn_ray.tasks.catalogue import Task
+
+__all__ = ["SnapshotEvaluator", "read_evaluations"]
+
+_POLL_S = 1.0
+
+
+def read_evaluations(path: Path) -> list[dict[str, Any]]:
+    """Return a member's evaluations on its way, by rising step: `step`, and means with interval ends by name."""
+    try:
+        points: list[dict[str, Any]] = read_json(path)["evaluations"]
+    except (ArtifactError, KeyError):
+        return []
+    return points
+
+
+class SnapshotEvaluator:
+    """Rolls out each snapshot once, files what came of it with the member, and deletes it.
+
+    Args:
+        plan: of the sweep.
+        task: to roll out in.
+        episodes: of each snapshot.
+        actors: that roll out at the same time.
+        tell: called with the snapshots evaluated and known of.
+    """
+
+    def __init__(
+        self, plan: SweepPlan, task: Task, *, episodes: int, actors: int, tell: Callable[[int, int], None]
+    ) -> None:
+        self._plan, self._task = plan, task
+        self._episodes, self._actors, self._tell = episodes, actors, tell
+        self._ended = threading.Event()
+        self._error: BaseException | None = None
+        self._done, self._known = 0, 0
+        self._thread = threading.Thread(target=self._run, name="snapshots", daemon=True)
+
+    def __enter__(self) -> SnapshotEvaluator:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            return  # the snapshots stay for the next start
+        self._ended.set()
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            while True:
+                last = self._ended.wait(_POLL_S)
+                self._evaluate(self._snapshots())
+                if last:
+                    return
+        except BaseException as error:  # noqa: BLE001  # raised again in the thread that waits for the end
+            self._error = error
+
+    def _snapshots(self) -> dict[str, tuple[str, int]]:
+        """Return (identity, step) of each snapshot by its name in the pool."""
+        found = {}
+        for identity in self._plan.members:
+            for path in sorted(self._plan.snapshot(identity, 0).parent.glob("step-*")):
+                step = int(path.name.removeprefix("step-"))
+                found[f"{identity}@{step}"] = (identity, step)
+        return found
+
+    def _evaluate(self, snapshots: dict[str, tuple[str, int]]) -> None:
+        if not snapshots:
+            return
+        self._known = self._done + len(snapshots)
+        self._tell(self._done, self._known)
+        evaluate(
+            self._task,
+            {name: self._plan.snapshot(*snapshot) for name, snapshot in snapshots.items()},
+            range(SELECTION_SEED, SELECTION_SEED + self._episodes),
+            actors=self._actors,
+            finished=lambda name, records: self._file(*snapshots[name], records),
+        )
+
+    def _file(self, identity: str, step: int, records: list[Any]) -> None:
+        (row,) = summarise({identity: self._plan.members[identity]}, {identity: records})
+        path = self._plan.evaluations(identity)
+        points = [point for point in read_evaluations(path) if point["step"] != step]
+        points.append({"step": step, **row.metrics(), "n": row.episode_return.n})
+        write_json(path, {"evaluations": sorted(points, key=lambda point: int(point["step"]))})
+        shutil.rmtree(self._plan.snapshot(identity, step))
+        self._done += 1
+        self._tell(self._done, self._known)

@@ -1,0 +1,103 @@
+"""Training one pack of a sweep and writing what comes of it: policies, learning curves, failures, snapshots."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from mcnn_ray.artifacts import write_json
+from mcnn_ray.member import Member
+from mcnn_ray.policies.base import save_policy
+from mcnn_ray.sweep.plan import PlannedPack, SweepPlan
+from mcnn_ray.sweep.study import Studies, Study
+from mcnn_ray.training.data import Shard, TrainingData, make_training_data
+from mcnn_ray.training.run import Reports, TrainedPack, curve_interval, train_pack
+
+__all__ = ["default_device", "export_pack"]
+
+
+def export_pack(
+    plan: SweepPlan,
+    pack: PlannedPack,
+    studies: Studies,
+    *,
+    checkpoint_s: float,
+    snapshot_steps: int,
+    device: str,
+    progress: Callable[[int], None] | None = None,
+    shard: Shard | None = None,
+) -> None:
+    """Train a pack and write each member's policy directory and learning curve, or why it failed.
+
+    Args:
+        plan: of the sweep.
+        pack: one of its packs.
+        studies: what the members learn from.
+        checkpoint_s: seconds between checkpoints.
+        snapshot_steps: between the policies that are written on the way, to be evaluated; 0 for none.
+        device: to train on.
+        progress: called with the steps taken.
+        shard: this worker's part, when several train the same members; the first writes.
+    """
+    members, identities = list(pack.members.values()), list(pack.members)
+    writes = shard is None or shard.rank == 0
+
+    def snapshot(trained: TrainedPack) -> None:
+        for place, position in enumerate(trained.positions):
+            target = plan.snapshot(identities[position], trained.pack.step)
+            if writes and not target.exists():
+                save_policy(_policy(studies, trained, place), target)
+
+    trained = train_pack(
+        members,
+        identities,
+        {part: _training_data(studies.parts[part], members, device) for part in {m.demonstrations for m in members}},
+        plan.checkpoints(pack),
+        checkpoint_s,
+        Reports(progress=progress, snapshot=snapshot, snapshot_steps=snapshot_steps),
+        shard,
+    )
+    if not writes:
+        return
+    for place, position in enumerate(trained.positions):
+        identity = identities[position]
+        if not plan.trained(identity):
+            write_json(plan.curve(identity), _curve(trained, position, members[position].steps))
+            save_policy(_policy(studies, trained, place), plan.policy(identity))
+    for identity, reason in trained.failures.items():
+        write_json(plan.curve(identity), _curve(trained, identities.index(identity), pack.members[identity].steps))
+        write_json(plan.failure(identity), {"reason": reason})
+        shutil.rmtree(plan.policy(identity), ignore_errors=True)
+
+
+def _policy(studies: Studies, trained: TrainedPack, place: int) -> Any:
+    member = trained.pack.members[place]
+    return studies.of(member).policy(member, trained.pack.layers(place))
+
+
+def _curve(trained: TrainedPack, position: int, steps: int) -> dict[str, Any]:
+    """Return the points of a member's training loss up to its end or its failure."""
+    interval, loss_S = curve_interval(steps), trained.curve_SP[:, position]
+    finite = np.flatnonzero(np.isfinite(loss_S))
+    return {
+        "step": [min((int(i) + 1) * interval, steps) for i in finite],
+        "train_loss": [float(loss_S[i]) for i in finite],
+    }
+
+
+def _training_data(study: Study, members: list[Member], device: str) -> TrainingData:
+    keys = {member.memory_key for member in members if member.memory_key is not None}
+    memories = {key: study.nearest_memories(key) for key in keys if key[:3] in study.codebooks}
+    return make_training_data(study.obs_ND, study.units, memories, device)
+
+
+def default_device() -> str:
+    """Return `cuda` where this process sees a GPU, else `cpu`; a CPU worker computes on one thread."""
+    if torch.cuda.is_available():
+        return "cuda"
+    torch.set_num_threads(1)
+    return "cpu"
