@@ -36,6 +36,11 @@ class Pack:
         data: what they learn from; where members learn from different demonstrations, by their number (None is all).
         shard: this worker's part of every batch, when several train the same members.
 
+    Attributes:
+        members: in the pack now.
+        step: steps taken.
+        device: of all tensors.
+
     Raises:
         ConfigError: members of different shape, or a batch larger than the dataset.
     """
@@ -53,12 +58,12 @@ class Pack:
         _check(self.members, self._parts)
         self._shard = shard
         some = next(iter(self._parts.values()))
-        self._device = some.obs_ND.device
+        self.device = some.obs_ND.device
         self._widths = (some.obs_ND.shape[1], *members[0].hidden, some.actions_NA.shape[1])
         network = self._network(1)
         self._sort()
         initial = [network.initial(self.members[position].seed) for position in self._position_P]
-        self._parameters_PF = torch.stack(initial).to(self._device)
+        self._parameters_PF = torch.stack(initial).to(self.device)
         self._moments = (torch.zeros_like(self._parameters_PF), torch.zeros_like(self._parameters_PF))
         self._steppers = self._make_steppers()
 
@@ -71,12 +76,14 @@ class Pack:
         batch = self.members[0].batch_size or 0
         if self._shard is not None:
             batch = len(range(batch)[self._shard.rows(batch)])
-        return StackedMlp(self._widths, group, batch, self._device)
+        return StackedMlp(self._widths, group, batch, self.device)
+
+    def _members_at_once(self) -> int:
+        return 1 if self.device.type == "cpu" else len(self.members)
 
     def _make_steppers(self) -> list[Stepper]:
         """Give all members to one stepper on a GPU, and one each on a CPU, where they share their buffers."""
-        count = len(self.members)
-        group = 1 if self._device.type == "cpu" else count
+        count, group = len(self.members), self._members_at_once()
         network = self._network(group)
         buffers = Buffers(CHUNK_STEPS, network.output_GBA, self._widths[0])
         sorted_members = [self.members[position] for position in self._position_P]
@@ -122,7 +129,7 @@ class Pack:
             positions: of those that stay, ascending, at least one.
         """
         stay = set(positions)
-        index = torch.tensor([row for row, p in enumerate(self._position_P) if p in stay], device=self._device)
+        index = torch.tensor([row for row, p in enumerate(self._position_P) if p in stay], device=self.device)
         self.members = [self.members[position] for position in positions]
         self._sort()
         self._parameters_PF = self._parameters_PF[index]

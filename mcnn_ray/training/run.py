@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from mcnn_ray.member import Member
 from mcnn_ray.training.checkpoint import CheckpointWriter, load_checkpoint
@@ -122,6 +123,11 @@ def _start(
 ) -> TrainedPack:
     pack = Pack(members, data, shard)
     resumed = load_checkpoint(checkpoints, pack, identities)
+    if shard is not None:
+        steps = torch.tensor([float(pack.step)], device=pack.device)
+        shard.sum(steps)
+        if steps.item() != pack.step * shard.workers:
+            raise RuntimeError("the workers found different checkpoints")  # the group starts again
     failures = {} if resumed is None else resumed.failures
     return TrainedPack(
         pack=pack,

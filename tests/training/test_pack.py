@@ -1,3 +1,6 @@
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -5,7 +8,7 @@ import torch
 from mcnn_ray.core.blend import beta_at
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.member import make_member
-from mcnn_ray.training.data import TrainingData
+from mcnn_ray.training.data import Shard, TrainingData
 from mcnn_ray.training.pack import CHUNK_STEPS, Pack
 from mcnn_ray.training.sampling import sample_rows
 from tests.core.test_blend import paper_sigma
@@ -84,10 +87,81 @@ def autograd_losses(one, data, steps):
     return losses
 
 
-@pytest.mark.parametrize("position", [1, 2])
+@pytest.mark.parametrize("position", [1, 2, 6])
 def test_hand_written_gradient_trains_like_autograd(position):
-    losses = Pack([PACK[position]], training_data()).train(300)[:, 0]
-    np.testing.assert_allclose(losses, autograd_losses(PACK[position], training_data(), 300), atol=2e-5, rtol=0)
+    losses = Pack([MIXED[position]], training_data()).train(300)[:, 0]
+    np.testing.assert_allclose(losses, autograd_losses(MIXED[position], training_data(), 300), atol=2e-5, rtol=0)
+
+
+MIXED = [
+    *PACK,
+    member("bc", seed=3, learning_rate=1e-3),
+    member(seed=4, lambda_=1.0, beta_schedule="official-code"),
+    member(seed=5, lambda_=0.3, learning_rate=3e-3),
+]
+
+
+def test_members_stepping_at_once_train_as_they_do_in_turns(monkeypatch):
+    """The way of a GPU, on a CPU: heads and learning rates side by side in one stack."""
+    in_turns = Pack(MIXED, training_data()).train(300)
+    monkeypatch.setattr(Pack, "_members_at_once", lambda pack: len(pack.members))
+    at_once = Pack(MIXED, training_data())
+    np.testing.assert_allclose(at_once.train(300), in_turns, atol=2e-5, rtol=0)
+    assert len(at_once._steppers) == 1
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_those_kept_train_on_as_if_the_others_had_never_been(monkeypatch, at_once):
+    if at_once:
+        monkeypatch.setattr(Pack, "_members_at_once", lambda pack: len(pack.members))
+    pack, stay = Pack(MIXED, training_data()), [1, 2, 6]
+    others = Pack([MIXED[i] for i in stay], training_data())
+    others.train(150)
+    pack.train(150)
+    pack.keep(stay)
+    np.testing.assert_allclose(pack.train(150), others.train(150), atol=2e-5, rtol=0)
+    assert pack.members == [MIXED[i] for i in stay]
+    assert pack.state()["parameters"].shape[0] == 3
+
+
+def test_members_of_different_demonstrations_train_together_as_alone():
+    small, large = training_data(rows=100), training_data(rows=400)
+    members = [member(seed=0, demonstrations=2), member(seed=0), member("bc", seed=1, demonstrations=2)]
+    together = Pack(members, {2: small, None: large}).train(200)
+    for position, data in enumerate((small, large, small)):
+        alone = Pack([members[position]], {members[position].demonstrations: data}).train(200)
+        np.testing.assert_array_equal(together[:, position], alone[:, 0])
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_shards_of_a_batch_add_up_to_the_whole(workers):
+    """Workers in threads that meet at a barrier, as all_reduce does."""
+    barrier, parts = threading.Barrier(workers), [None] * workers
+
+    def sum_over(rank):
+        def add(tensor):
+            parts[rank] = tensor.clone()
+            barrier.wait()
+            tensor.copy_(torch.stack(parts).sum(0))
+            barrier.wait()
+
+        return add
+
+    def train(rank):
+        shard = Shard(rank=rank, workers=workers, sum=sum_over(rank))
+        return Pack(PACK[:2], training_data(), shard).train(150)
+
+    with ThreadPoolExecutor(workers) as threads:
+        found = list(threads.map(train, range(workers)))
+    whole = Pack(PACK[:2], training_data()).train(150)
+    for losses in found:
+        np.testing.assert_allclose(losses, whole, atol=2e-5, rtol=0)
+
+
+def test_training_cut_anywhere_is_the_same():
+    whole = Pack(PACK, training_data()).train(250)
+    pack = Pack(PACK, training_data())
+    np.testing.assert_array_equal(np.concatenate([pack.train(steps) for steps in (1, 98, 3, 148)]), whole)
 
 
 def test_training_lowers_the_loss_of_every_member():
