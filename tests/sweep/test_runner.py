@@ -20,9 +20,12 @@ from minari.data_collector import EpisodeBuffer
 
 from mcnn_ray.artifacts import locked
 from mcnn_ray.config import SweepConfig
+from mcnn_ray.data.minari_store import write_minari
 from mcnn_ray.errors import ArtifactError, ConfigError
 from mcnn_ray.policies.loading import load_policy
 from mcnn_ray.sweep.runner import run_sweep
+from mcnn_ray.tasks.catalogue import CATALOGUE
+from mcnn_ray.tasks.environments import make_environment
 from mcnn_ray.tracking import tracking_uri
 
 SWEEP = {
@@ -34,6 +37,8 @@ SWEEP = {
     "hidden": [32],
     "batch_size": 64,
     "episodes": 3,
+    "evaluate_every": 200,
+    "curve_episodes": 2,
     "name": "small",
 }
 
@@ -85,6 +90,7 @@ def test_progress_covers_every_stage_to_its_end(finished):
     assert last == {
         "memories neural-gas 10%": (1.0, 1.0),
         "training, member-steps": (1800, 1800),
+        "rollouts of snapshots": (6, 6),
         "rollouts, episodes": (21, 21),
         "certificates": (2, 2),
         "MLflow, runs": (7, 7),
@@ -123,6 +129,9 @@ def test_mlflow_holds_one_finished_child_a_member_with_all_it_shows(finished):
     curve = client.get_metric_history(child.info.run_id, "train_loss")
     assert [point.step for point in curve] == [100, 200, 300]
     assert curve[-1].value < curve[0].value
+    (evaluated,) = client.get_metric_history(child.info.run_id, "on_the_way/return")
+    assert evaluated.step == 200
+    assert {"on_the_way/return_low", "on_the_way/success_high"} <= child.data.metrics.keys()
     episodes = mlflow.artifacts.load_dict(f"{child.info.artifact_uri}/episodes.json")
     assert len(episodes["data"]) == 3
     assert {"policy/policy.json", "policy/policy.safetensors"} <= {
@@ -162,10 +171,33 @@ def test_added_grid_points_join_the_finished_ones(finished, config):
     assert len(again.rows) == 5
 
 
-def test_sweep_of_other_demonstrations_under_the_same_name_is_refused(finished, config):
+def test_sweep_of_other_demonstrations_under_the_same_name_is_refused(finished, config, pen_demonstrations):
     storage, _, _ = finished
+    env = make_environment(CATALOGUE["pen-expert-v1"])
+    write_minari(pen_demonstrations.subset(3), "mcnn/pen/others-v0", env, description="for tests")
     with pytest.raises(ConfigError, match="on other demonstrations.*choose another --name"):
-        run_sweep(SweepConfig.parse({**config, "demonstrations": 3}, "test"), storage)
+        run_sweep(SweepConfig.parse({**config, "dataset": "mcnn/pen/others-v0"}, "test"), storage)
+
+
+def test_member_that_diverges_is_filed_as_failed_and_the_rest_is_compared(finished, config):
+    """Members of two learning rates and two numbers of demonstrations in one pack."""
+    storage, _, _ = finished
+    values = {**config, "method": "bc", "seed": 0, "learning_rate": [3e-4, 1e30], "demonstrations": [3, 6]}
+    values["hidden"] = [32, 32]  # with one layer alone the overflow would stay inside tanh
+    result = run_sweep(SweepConfig.parse({**values, "name": "diverging"}, "test"), storage)
+    assert [row.member.method_label for row in result.rows] == ["bc demonstrations=3", "bc demonstrations=6"]
+    assert len(result.failures) == 2
+    assert result.failures[0].startswith("bc lr=1e+30 demonstrations=3 seed=0: the loss was no longer finite")
+    _, runs = runs_of(storage)
+    children = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == result.run_id]
+    assert sorted(run.info.status for run in children) == ["FAILED", "FAILED", "FINISHED", "FINISHED"]
+    assert {run.data.tags["mcnn.failure"] for run in children if run.info.status == "FAILED"} == set(result.failures)
+
+
+def test_more_workers_than_processors_are_refused_with_both_numbers(finished, config):
+    storage, _, _ = finished
+    with pytest.raises(ConfigError, match=r"64 workers are asked for, but there are \d+ CPUs; use at most \d+"):
+        run_sweep(SweepConfig.parse({**config, "workers": 64, "name": "wide"}, "test"), storage)
 
 
 def test_damaged_codebook_in_the_cache_is_learned_again(finished, config):

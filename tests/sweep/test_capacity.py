@@ -1,0 +1,58 @@
+import numpy as np
+import pytest
+
+from mcnn_ray.config import SweepConfig
+from mcnn_ray.errors import ConfigError
+from mcnn_ray.sweep.capacity import Capacity, pack_bytes, split_by_memory
+from mcnn_ray.sweep.study import open_studies
+from mcnn_ray.training.data import make_training_data
+from mcnn_ray.training.pack import Pack
+
+
+@pytest.fixture(scope="module")
+def config(pen_dataset):
+    values = {"task": "pen-expert-v1", "dataset": pen_dataset, "method": ["mcnn+mlp", "bc"], "seed": list(range(5))}
+    return SweepConfig.parse({**values, "memories": "random"}, "test")
+
+
+def test_bytes_counted_are_those_of_the_tensors(config, tmp_path):
+    studies, members = open_studies(config), config.members()
+    studies.learn_codebooks(members, tmp_path)
+    (study,) = studies.parts.values()
+    shared, each = pack_bytes(members, studies)
+    key = members[0].memory_key
+    data = make_training_data(study.obs_ND, study.units, {key: study.nearest_memories(key)})
+    tables = [data.obs_ND, data.actions_NA, *data.memory_actions.values(), *data.distances.values()]
+    assert shared == sum(tensor.nbytes for tensor in tables)
+
+    (stepper,) = Pack(members[:1], data)._steppers
+    held = [tensor for owner in (stepper._network, stepper._tables._buffers) for tensor in tensors_of(owner)]
+    states = 3 * stepper._network.gradients_GF.nbytes  # parameters and Adam's moments
+    assert each == pytest.approx(states + sum(tensor.nbytes for tensor in held), rel=0.02)
+
+
+def tensors_of(owner):
+    import torch
+
+    found = {}
+    for value in vars(owner).values():
+        for tensor in value if isinstance(value, list) else [value]:
+            if isinstance(tensor, torch.Tensor) and tensor.is_contiguous() and tensor.numel():
+                found[tensor.untyped_storage().data_ptr()] = tensor
+    return list(found.values())
+
+
+def test_packs_are_split_so_that_each_fits_and_refused_when_none_does(config):
+    studies, members = open_studies(config), config.members()
+    shared, each = pack_bytes(members, studies)
+
+    def packs(free_bytes, at_once=2):
+        return split_by_memory(
+            members, studies, Capacity(packs_at_once=at_once, snapshot_actors=0, free_bytes=int(free_bytes))
+        )
+
+    assert packs(shared + 100 * each) == 2
+    assert packs(shared + 3.5 * each) == int(np.ceil(10 / 3))
+    assert packs(shared + 1.5 * each) == 10
+    with pytest.raises(ConfigError, match=r"does not fit into memory: its tables take .* GiB"):
+        packs(shared + 0.5 * each)
