@@ -16,10 +16,12 @@ from collections.abc import Callable
 
 import torch
 
+from mcnn_ray.core.nearest_points import PointFinder
+
 __all__ = ["grow_neural_gas", "snap_to_rows"]
 
 _ROUNDS = 8  # of one epoch; after each, edges age and nodes are inserted
-_BATCH_ROWS = 2048  # at most; a node moves once a batch
+_BATCH_ROWS = 2048  # at most, or as many as there are nodes if these are more; a node moves once a batch
 _GROWTH = 0.7  # of the whole run, then all nodes are there and settle
 _MAX_AGE = 50.0  # wins of its two ends after which an unconfirmed edge goes (Fritzke's a_max)
 _ERROR_DECAY = 0.9  # of errors and utilities, a round: they reach back about an epoch
@@ -28,47 +30,8 @@ _WINNER_RATE = 0.05  # least step of a winner towards one observation, at the st
 _NEIGHBOUR_RATE = 0.005  # step of the winner's neighbours, at the start; annealed to 0 (eps_n)
 _MOVE_RATIO = 0.3  # a node moves where it is worth more: the error of a cell falls by about this when it is split
 _FORGET = 0.25  # of the observations behind a node's mean that still count in the next epoch
-_CHUNK_ELEMENTS = 1 << 22  # of the observation x node matrix held at once: 16 MiB, so that it stays in the cache
+_LISTED_ROWS = 1 << 22  # for all nodes together, at most: 64 MiB with their distances
 _NEAREST_ROWS = 8  # looked up for each node when it is snapped, before another search
-
-
-class _Finder:
-    """Finds the nearest points by one matrix product a chunk, in a buffer that is kept.
-
-    A fresh block for every product costs more in page faults than the product itself (3x, measured).
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._buffer = torch.empty(0, device=device)
-
-    def __call__(self, obs_BD: torch.Tensor, points_MD: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the (B, k) indices of the k <= M nearest points, nearest first, and squared distances to rounding."""
-        size, dim = points_MD.shape
-        # Whole cache lines a strip: products 1.3x and minima 5x as fast as with any width (measured).
-        width = 32 * math.ceil(math.sqrt(size) / 32)
-        strips = max(k, math.ceil(size / width))
-        # Points as [-2 m, |m|^2], queries as [x, 1]: the product ranks the points. Padding is infinitely far.
-        table = points_MD.new_zeros(strips * width, dim + 1)
-        table[:size, :dim] = points_MD * -2.0
-        table[:size, dim] = points_MD.square().sum(1)
-        table[size:, dim] = torch.inf
-        query_BD = torch.cat([obs_BD, obs_BD.new_ones(len(obs_BD), 1)], 1)
-        rows = max(1, _CHUNK_ELEMENTS // len(table))
-        if self._buffer.numel() < rows * len(table):
-            self._buffer = obs_BD.new_empty(max(_CHUNK_ELEMENTS, rows * len(table)))
-        indices, values = [], []
-        for chunk_BD in query_BD.split(rows):
-            values_BM = self._buffer[: len(chunk_BD) * len(table)].view(len(chunk_BD), -1)
-            torch.mm(chunk_BD, table.T, out=values_BM)
-            # A row's k least lie in the k strips with the least minima: far cheaper than topk over the row.
-            values_BSW = values_BM.view(-1, strips, width)
-            strip_Bk = values_BSW.amin(2).topk(k, largest=False).indices
-            near_BkW = values_BSW.gather(1, strip_Bk[:, :, None].expand(-1, -1, width))
-            least_Bk, place_Bk = near_BkW.flatten(1).topk(k, largest=False)
-            indices.append(strip_Bk.gather(1, place_Bk // width) * width + place_Bk % width)
-            values.append(least_Bk)
-        square_Bk = torch.cat(values) + obs_BD.square().sum(1, keepdim=True)
-        return torch.cat(indices), square_Bk.clamp_min(0.0)
 
 
 def _grouped(group_B: torch.Tensor, value_B: torch.Tensor) -> torch.Tensor:
@@ -92,7 +55,7 @@ class _Gas:
         self.edge_E = torch.empty(0, dtype=torch.long, device=start_MD.device)  # first end * count + second, sorted
         self.age_E = start_MD.new_empty(0)
         self._seen: list[torch.Tensor] = []
-        self._find = _Finder(start_MD.device)
+        self._find = PointFinder(start_MD.device)
 
     def ends(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the (E,) lower and the (E,) higher node of each edge."""
@@ -280,13 +243,13 @@ def grow_neural_gas(
     start = gas.size
     rounds = _ROUNDS * max(1, epochs - 1)
     growth = min(rounds, round(_GROWTH * _ROUNDS * epochs))
-    batch = min(_BATCH_ROWS, math.ceil(total / _ROUNDS))
+    batches = math.ceil(total / _ROUNDS / max(_BATCH_ROWS, count))  # of a round
     for done in range(rounds):
         if done % _ROUNDS == 0:
             parts = torch.randperm(total, generator=generator).to(device).tensor_split(_ROUNDS)
             gas.hits_M *= _FORGET
         left = max(0.0, 1.0 - done / growth)
-        for row_B in parts[done % _ROUNDS].split(batch):
+        for row_B in parts[done % _ROUNDS].tensor_split(batches):
             if len(row_B):
                 gas.adapt(obs_ND[row_B], row_B, least_rate=_WINNER_RATE * left, neighbour_rate=_NEIGHBOUR_RATE * left)
         gas.end_round()
@@ -308,7 +271,7 @@ def grow_neural_gas(
 def _closest_rows(nodes_UD: torch.Tensor, obs_ND: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the (U, k) closest rows of each node, closest first by distances measured by subtraction in float64."""
     centre_D = obs_ND.mean(0)
-    near_Uk, _ = _Finder(obs_ND.device)(nodes_UD - centre_D, obs_ND - centre_D, k)
+    near_Uk, _ = PointFinder(obs_ND.device)(nodes_UD - centre_D, obs_ND - centre_D, k)
     parts = [
         (obs_ND[near].double() - nodes[:, None].double()).square().sum(2)
         for near, nodes in zip(near_Uk.split(4096), nodes_UD.split(4096), strict=True)
@@ -368,7 +331,7 @@ def snap_to_rows(
         near_Uk, square_Uk = _closest_rows(nodes_MD[waiting], obs_ND[free], min(k, len(free)))
         row_M[waiting] = _assign(free[near_Uk], square_Uk, free_N)
         waiting = waiting[row_M[waiting] < 0]
-        k = max(_NEAREST_ROWS, min(2 * k, _CHUNK_ELEMENTS // max(1, len(waiting))))
+        k = max(_NEAREST_ROWS, min(2 * k, _LISTED_ROWS // max(1, len(waiting))))
 
     row_M, order_M = row_M.sort()
     rank_M = torch.empty_like(order_M)

@@ -1,17 +1,16 @@
-"""The nearest memory as policies ask for it: one observation at a time in rollouts, many at once in analyses."""
+"""The nearest memory as policies ask for it: for one observation, for a few in step, for many in analyses."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from mcnn_ray.core.distance import nearest_memory
+from mcnn_ray.core.batch_search import BatchSearch
 from mcnn_ray.core.search import make_search
 
 __all__ = ["PolicySearch"]
 
-_MANY = 64  # queries from which one matrix product for all is faster than one each
+_AT_ONCE = 64  # queries of one matrix product: more gain little, and their ranks leave the cache
 
 
 class PolicySearch:
@@ -22,8 +21,8 @@ class PolicySearch:
     """
 
     def __init__(self, memories_MD: npt.NDArray[np.float32]) -> None:
-        self._one_by_one = make_search(memories_MD)
-        self._memories_MD = torch.from_numpy(memories_MD)
+        self._one = make_search(memories_MD)
+        self._some = BatchSearch(memories_MD)
 
     def __call__(self, obs_BD: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
         """Find the nearest memory of each observation.
@@ -34,7 +33,9 @@ class PolicySearch:
         Returns:
             (B,) int64 index, the lowest on ties; (B,) float32 distance, exactly 0 at a memory.
         """
-        if len(obs_BD) < _MANY:
-            return self._one_by_one(obs_BD)
-        index_B, distance_B = nearest_memory(torch.from_numpy(obs_BD), self._memories_MD)
-        return index_B.numpy(), distance_B.numpy()
+        if len(obs_BD) <= 1:
+            return self._one(obs_BD)
+        if len(obs_BD) <= _AT_ONCE:
+            return self._some(obs_BD)
+        parts = [self._some(obs_BD[start : start + _AT_ONCE]) for start in range(0, len(obs_BD), _AT_ONCE)]
+        return np.concatenate([index for index, _ in parts]), np.concatenate([distance for _, distance in parts])

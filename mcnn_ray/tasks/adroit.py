@@ -7,6 +7,7 @@ measured on it, not inferred from its version.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -86,7 +87,8 @@ class D4RLReward(gym.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step the environment; the reward is D4RL's, as a plain float."""
         obs, reward, terminated, truncated, info = self.env.step(action)
-        value = float(np.squeeze(np.asarray(reward)))
+        value = np.asarray(reward).item()  # door's is an array of one number
         if self.correction and self._palm_to_object is not None:
-            value += self.correction * float(np.linalg.norm(self._palm_to_object(obs)))
+            # A step takes 0.2 ms, of which numpy's norm of three numbers would be 3 %.
+            value += self.correction * math.hypot(*self._palm_to_object(obs).tolist())
         return obs, value, terminated, truncated, info

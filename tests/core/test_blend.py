@@ -43,7 +43,7 @@ def test_blend_at_weight_one_is_the_memory_action_to_the_last_bit(action, output
 def test_blend_departs_from_the_weighted_memory_by_at_most_the_cone(weight, action, output, bound):
     network = sigma_beta(np.array([output]), 0.0)
     departure = blend(np.array([weight]), np.array([action]), network, bound) - weight * action
-    assert abs(departure[0]) <= bound * (1 - weight) * (1 + 1e-12)
+    assert abs(departure[0]) <= bound * (1 - weight) * (1 + 1e-12) + 1e-15 * (1 + abs(action))
 
 
 @pytest.mark.parametrize("make", [np.array, torch.tensor])

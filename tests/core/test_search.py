@@ -6,11 +6,37 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mcnn_ray.core.batch_search import BatchSearch
 from mcnn_ray.core.distance import nearest_memory
 from mcnn_ray.core.graph_search import GraphSearch, link_nearest, link_successive, measure_search
 from mcnn_ray.core.search import MemorySearch, TreeSearch, make_search
+from mcnn_ray.core.shortening import Shortening
 
-EXACT = (MemorySearch, TreeSearch)
+
+def shortened(memories, *, measured_share=1.0):
+    """`MemorySearch` by half of the principal components, as many memories are searched."""
+
+    def half(memories):
+        dim = memories.shape[1]
+        if dim < 2:
+            return None
+        centred = memories.astype(np.float64) - memories.mean(0, dtype=np.float64)
+        axes = np.linalg.eigh(centred.T @ centred)[1]
+        return Shortening(memories, np.ascontiguousarray(axes[:, ::-1]), dim // 2)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mcnn_ray.core.search.shorten", half)
+        patch.setattr("mcnn_ray.core.search._MEASURED_SHARE", measured_share)
+        patch.setattr("mcnn_ray.core.search._LARGEST_REST", np.inf)
+        return MemorySearch(memories)
+
+
+def shortened_in_vain(memories):
+    """The same, but wherever more than one memory would have to be measured, all are ranked in full."""
+    return shortened(memories, measured_share=0.0)
+
+
+EXACT = (MemorySearch, shortened, shortened_in_vain, TreeSearch)
 
 
 def many_at_once(memories):
@@ -20,7 +46,7 @@ def many_at_once(memories):
     )
 
 
-EVERY = (*EXACT, many_at_once)
+EVERY = (*EXACT, BatchSearch, many_at_once)
 NO_EDGES = np.empty((0, 2), dtype=np.int64)
 
 

@@ -1,0 +1,71 @@
+"""Nearest memories of a few observations at once, in numpy: what a policy asks when episodes run in step.
+
+Shapes: B queries, M memories, D observation numbers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from mcnn_ray.core.search import ExactRanks, Float32Array, Int64Array, check_memories, check_queries
+
+__all__ = ["BatchSearch"]
+
+
+class BatchSearch:
+    """True nearest memories by one matrix product for all observations, which reads the memories once.
+
+    What ranks within the product's proven rounding error of the best is measured again by subtraction in float64, so
+    the results are those of `MemorySearch`, bit for bit, whatever observations share a batch.
+
+    Args:
+        memories_MD: (M, D) float32, standardised, finite, M >= 1.
+
+    Raises:
+        ValueError: the shape is another, or a memory is not finite.
+    """
+
+    def __init__(self, memories_MD: Float32Array) -> None:
+        self.memories_MD = check_memories(memories_MD)
+        self._exact = ExactRanks(self.memories_MD, self.memories_MD.shape[1] + 1)
+        self._table = self._exact.table("F").T  # (W, M), row-major
+        self._query_BW = np.empty((0, len(self._table)), dtype=np.float32)
+        self._rank_BM = np.empty((0, len(self.memories_MD)), dtype=np.float32)
+
+    def __call__(self, obs_BD: Float32Array) -> tuple[Int64Array, Float32Array]:
+        """Find the nearest memory of each observation: arguments, results and errors are `MemorySearch`'s."""
+        check_queries(obs_BD, self.memories_MD)
+        count = len(obs_BD)
+        if count > len(self._rank_BM):
+            self._query_BW = np.ones((count, self._query_BW.shape[1]), dtype=np.float32)
+            self._rank_BM = np.empty((count, self._rank_BM.shape[1]), dtype=np.float32)
+        query_BW, rank_BM = self._query_BW[:count], self._rank_BM[:count]
+        query_BW[:, :-1] = obs_BD
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.dot(query_BW, self._table, out=rank_BM)
+        place_B = rank_BM.argmin(1)
+        x_BD = obs_BD.astype(np.float64)
+        difference_BD = x_BD - self.memories_MD[place_B]
+        squared_B = np.einsum("bd,bd->b", difference_BD, difference_BD)
+        limit_B, fits_B = self._exact.limits(np.einsum("bd,bd->b", x_BD, x_BD), squared_B)
+        near_N = np.flatnonzero(rank_BM <= limit_B[:, None])  # the winners, and nearly always no others
+        if len(near_N) != count or not fits_B.all():
+            self._measure_again(obs_BD, near_N, fits_B, place_B, squared_B)
+        return place_B, np.sqrt(squared_B).astype(np.float32)
+
+    def _measure_again(
+        self,
+        obs_BD: Float32Array,
+        near_N: Int64Array,
+        fits_B: npt.NDArray[np.bool_],
+        place_B: Int64Array,
+        squared_B: npt.NDArray[np.float64],
+    ) -> None:
+        """Correct the winners of those with several memories near enough, or whose ranks cannot be trusted."""
+        memories = len(self.memories_MD)
+        starts = np.searchsorted(near_N, memories * np.arange(len(obs_BD) + 1))
+        for row in np.flatnonzero((np.diff(starts) != 1) | ~fits_B).tolist():
+            self._exact.ask(obs_BD[row])
+            near_C = near_N[starts[row] : starts[row + 1]] - memories * row if fits_B[row] else np.arange(memories)
+            place_B[row], squared_B[row] = self._exact.measured(near_C)
