@@ -19,11 +19,12 @@ from mcnn_ray.core.distance import nearest_memory
 from mcnn_ray.core.neural_gas import grow_neural_gas, snap_to_rows
 from mcnn_ray.core.search import MemorySearch
 
-__all__ = ["bench_memories", "compare_methods", "made_trajectories"]
+__all__ = ["bench_memories", "compare_methods", "made_toy", "made_trajectories"]
 
 Float32Array = npt.NDArray[np.float32]
 _EPISODE = 200  # steps of a made trajectory
 _LATENT = 8  # numbers that move it
+_TOY_STEPS = 100  # of an episode
 
 
 def made_trajectories(points: int, dim: int, seed: int) -> Float32Array:
@@ -48,6 +49,28 @@ def made_trajectories(points: int, dim: int, seed: int) -> Float32Array:
     return standardised
 
 
+def made_toy(episodes: int, seed: int) -> Float32Array:
+    """Make two-dimensional demonstrations: each episode runs once through a figure of eight.
+
+    Step t of an episode is `(sin u, sin 2u)`, u = 2 pi t / 100, moved by an offset drawn once an episode (Gaussian, 0.1
+    in each number) and by noise (0.02).
+
+    Args:
+        episodes: of 100 steps each.
+        seed: of offsets and noise.
+
+    Returns:
+        (100 episodes, 2) float32, in order, as made: not standardised.
+    """
+    rng = np.random.default_rng(seed)
+    u_T = 2.0 * np.pi * np.arange(_TOY_STEPS) / _TOY_STEPS
+    eight_T2 = np.stack([np.sin(u_T), np.sin(2.0 * u_T)], 1)
+    offset_E12 = 0.1 * rng.standard_normal((episodes, 1, 2))
+    noise_ET2 = 0.02 * rng.standard_normal((episodes, _TOY_STEPS, 2))
+    made: Float32Array = (eight_T2 + offset_E12 + noise_ET2).reshape(-1, 2).astype(np.float32)
+    return made
+
+
 def bench_memories(
     points: int,
     dim: int,
@@ -70,19 +93,24 @@ def bench_memories(
         progress: called with the share of neural gas that is done.
 
     Returns:
-        `seconds` of neural gas and snapping; `limit_seconds`, what the products of all rows with all memories take at
-        the measured rate of such products, once an epoch (neural gas grows, so its own products are fewer, but it does
-        more than products); `peak_rss_gib`, of the process; quantisation error and most isolated distance beside those
-        of random rows; `search_median_us`, one look-up on one thread.
+        `seconds` of neural gas and snapping, `seconds_per_epoch` of neural gas, both also as processor time of all
+        threads (`cpu_`), which neighbours on a shared machine disturb less; `limit_seconds`, what the products of all
+        rows with all memories take at the measured rate of such products, once an epoch (neural gas grows, so its own
+        products are fewer, but it does more than products); `ratio` of an epoch to its products; `peak_rss_gib`, of
+        the process so far; quantisation error and most isolated distance beside those of random rows;
+        `search_median_us`, one look-up on one thread.
     """
     obs_ND = torch.from_numpy(made_trajectories(points, dim, seed)).to(device)
     rate = _product_rate(obs_ND, memories)
-    started = time.perf_counter()
+    started, cpu_started = time.perf_counter(), time.process_time()
     nodes_MD, edges_E2 = grow_neural_gas(obs_ND, memories, seed=seed, epochs=epochs, progress=progress)
-    grown = time.perf_counter()
+    _synchronise(device)
+    grown, cpu_grown = time.perf_counter(), time.process_time()
     rows_M, edges_E2 = snap_to_rows(nodes_MD, edges_E2, obs_ND)
     _synchronise(device)
-    ended = time.perf_counter()
+    ended, cpu_ended = time.perf_counter(), time.process_time()
+    rate = max(rate, _product_rate(obs_ND, memories))  # a neighbour may have slowed the first
+    limit = 2.0 * points * memories * dim / rate
     random_M = torch.randperm(points, generator=torch.Generator().manual_seed(seed))[:memories].to(device)
     _, distance_N = nearest_memory(obs_ND, obs_ND[rows_M])
     _, random_N = nearest_memory(obs_ND, obs_ND[random_M])
@@ -94,9 +122,13 @@ def bench_memories(
         "device": device if device == "cpu" else torch.cuda.get_device_name(),
         "threads": torch.get_num_threads(),
         "seconds": ended - started,
+        "cpu_seconds": cpu_ended - cpu_started,
         "seconds_per_epoch": (grown - started) / epochs,
+        "cpu_seconds_per_epoch": (cpu_grown - cpu_started) / epochs,
         "snap_seconds": ended - grown,
-        "limit_seconds": epochs * 2.0 * points * memories * dim / rate,
+        "limit_seconds": epochs * limit,
+        "limit_seconds_per_epoch": limit,
+        "ratio": (grown - started) / epochs / limit,
         "product_gflops": rate / 1e9,
         "peak_rss_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
         "quantisation_error": float(distance_N.double().mean()),

@@ -1,4 +1,4 @@
-"""Certifying policies: the states over which the guarantee is checked, from policy directories and demonstrations.
+"""Certifying policies, those of a sweep's setting or those in directories.
 
 Shapes: N states, M memories, D observation numbers, A action numbers, B states that act at once.
 """
@@ -14,34 +14,49 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mcnn_ray.core.certificate import Certificate, MemoryFunction, check_states, inexact_memories
-from mcnn_ray.core.normalise import ActionScale, Standardiser
-from mcnn_ray.data.demonstrations import Demonstrations
-from mcnn_ray.data.minari_store import dataset_exists, read_minari
-from mcnn_ray.errors import ArtifactError, ConfigError, DatasetError, McnnError
+from mcnn_ray.certified_states import (
+    ALL_DEMONSTRATED,
+    DEMONSTRATED,
+    HELD_OUT,
+    checked_rollouts,
+    demonstrated_states,
+    random_states,
+    recorded_rollouts,
+)
+from mcnn_ray.core.certificate import Certificate, Isolation
+from mcnn_ray.core.consistency import MemoryFunction, check_states, inexact_memories
+from mcnn_ray.core.normalise import Standardiser
+from mcnn_ray.errors import ArtifactError, ConfigError, McnnError
 from mcnn_ray.policies.base import Policy
 from mcnn_ray.policies.loading import load_policy
 from mcnn_ray.policies.nearest import NearestPolicy
 from mcnn_ray.tasks.catalogue import find_task
 
-__all__ = ["certificate_of", "certify_directories", "memory_function", "random_states"]
+__all__ = ["certificate_of", "certify_directories", "memory_function"]
 
 Float32Array = npt.NDArray[np.float32]
 Advance = Callable[[int], None]  # actions taken since the last call
 Watch = Callable[[str, float, float], None]  # a stage, what is done of it, what there is in all
 
 _ACT = 4096  # states that act at once: bounds the memory of hidden layers, and how rarely progress shows
-_EXPERT = ("demonstrations", "held-out demonstrations")  # sets of states that the expert visited
-_WIDENED = 0.5  # of the bounding box, as a share of its width, half of it on each side
-_NOISE_DECADES = (-4.0, 1.0)  # standard deviations of 1e-4 to 10 standardised units: weights of 1 to 0 at any lambda
 
 
-def certificate_of(policies: Sequence[Policy], observations_ND: npt.NDArray[Any]) -> Certificate:
+def certificate_of(
+    policies: Sequence[Policy],
+    observations_ND: npt.NDArray[Any],
+    *,
+    held_out_ND: npt.NDArray[Any] | None = None,
+    sample: int | None = None,
+    isolation: Sequence[Isolation] = (),
+) -> Certificate:
     """Certify policies of one setting over given states of the expert, e.g. the members of a sweep that differ in seed.
 
     Args:
         policies: one or more that share memories, lambda and L; several also give the measured width.
         observations_ND: (N, D) raw observations of the demonstrations, N >= 1.
+        held_out_ND: (N, D) raw observations of demonstrations that the policies did not learn from, or None.
+        sample: states of each set that are checked, evenly spaced; None checks all.
+        isolation: distances of further sets, already measured.
 
     Raises:
         McnnError: a policy has no memories, and so no certificate.
@@ -49,7 +64,17 @@ def certificate_of(policies: Sequence[Policy], observations_ND: npt.NDArray[Any]
     """
     names = [f"policy {i} of {policy.card.get('task')}" for i, policy in enumerate(policies)]
     functions = _functions(policies, names, lambda done: None)
-    return _certify(policies[0], functions, {_EXPERT[0]: policies[0].standardiser(observations_ND)}, [])
+    sets = {DEMONSTRATED: observations_ND}
+    if held_out_ND is not None and len(held_out_ND):
+        sets[HELD_OUT] = held_out_ND
+    states = {name: policies[0].standardiser(_spread(obs_ND, sample)) for name, obs_ND in sets.items()}
+    sizes = {name: len(obs_ND) for name, obs_ND in sets.items()}
+    return _certify(policies[0], functions, states, isolation=isolation, sizes=sizes)
+
+
+def _spread(obs_ND: npt.NDArray[Any], count: int | None) -> npt.NDArray[Any]:
+    """Return so many rows at most, evenly spaced."""
+    return obs_ND if count is None else obs_ND[:: -(-len(obs_ND) // count)]
 
 
 def certify_directories(
@@ -58,18 +83,21 @@ def certify_directories(
     states: int = 10_000,
     seed: int = 0,
     rollouts_ND: npt.NDArray[Any] | None = None,
+    backbone: str | None = None,
     watch: Watch | None = None,
 ) -> Certificate:
     """Certify one policy directory, or several that share memories, lambda and L and differ in seed.
 
     Checked are the memories, `states` random states of each distribution of `random_states`, and, as far as they are at
-    hand, the demonstrations that the policy learned from, those held out from it, and rollouts.
+    hand, the demonstrations that the policy learned from, those held out from it, and rollouts. Where a sweep left
+    episode records beside a policy, they tell how far its rollouts went from the memories.
 
     Args:
         directories: one or more.
         states: random states of each distribution, at least 1.
         seed: of the random states.
         rollouts_ND: (N, D) raw observations seen in rollouts, or None.
+        backbone: dotted name of the class of a user's own that policies may import; see `load_policy`.
         watch: told of progress.
 
     Raises:
@@ -78,7 +106,7 @@ def certify_directories(
         ConfigError: the policies do not belong together.
         DatasetError: the demonstrations here are damaged, or the rollouts do not fit the policy.
     """
-    policies = [load_policy(directory) for directory in directories]
+    policies = [load_policy(directory, backbone) for directory in directories]
     done, total = 0, 0
 
     def advance(count: int) -> None:
@@ -88,15 +116,16 @@ def certify_directories(
             watch("certificate, actions", done, total)
 
     functions = _functions(policies, [str(directory) for directory in directories], advance)
-    observed, notes = _demonstrated(policies[0])
+    observed, notes = demonstrated_states(policies[0])
     if rollouts_ND is not None:
-        observed["rollouts"] = _checked_rollouts(rollouts_ND, policies[0])
+        observed["rollouts"] = checked_rollouts(rollouts_ND, policies[0])
     checked = {name: policies[0].standardiser(obs_ND) for name, obs_ND in observed.items()}
     memories_MD = functions[0].memories_MD
     ignored_D = ~np.isfinite(policies[0].standardiser.scale_D)
-    checked |= random_states(memories_MD, checked.get(_EXPERT[0], memories_MD), ignored_D, states, seed)
+    checked |= random_states(memories_MD, checked.get(DEMONSTRATED, memories_MD), ignored_D, states, seed)
     total = len(functions) * (len(memories_MD) + sum(map(len, checked.values())))
-    return _certify(policies[0], functions, checked, notes)
+    isolation, unread = recorded_rollouts(directories)
+    return _certify(policies[0], functions, checked, isolation=isolation, notes=[*notes, *unread])
 
 
 def memory_function(policy: Policy, name: str, advance: Advance) -> MemoryFunction:
@@ -152,37 +181,20 @@ def memory_function(policy: Policy, name: str, advance: Advance) -> MemoryFuncti
     )
 
 
-def random_states(
-    memories_MD: Float32Array, box_ND: Float32Array, ignored_D: npt.NDArray[np.bool_], count: int, seed: int
-) -> dict[str, Float32Array]:
-    """Draw states where a policy may be led that no demonstration shows.
-
-    Args:
-        memories_MD: (M, D) standardised memories.
-        box_ND: (N, D) standardised observations that span the bounding box.
-        ignored_D: (D,) columns that the policy ignores, which stay as they are.
-        count: states of each distribution.
-        seed: of both.
-
-    Returns:
-        `uniform`: (count, D) in the box widened by half its width; `around memories`: (count, D), a memory drawn at
-        random plus Gaussian noise, whose standard deviation is drawn for each state, log-uniform in [1e-4, 10].
-    """
-    rng = np.random.default_rng(seed)
-    low_D, high_D = box_ND.min(0).astype(np.float64), box_ND.max(0).astype(np.float64)
-    margin_D = 0.5 * _WIDENED * (high_D - low_D)
-    uniform_ND = rng.uniform(low_D - margin_D, high_D + margin_D, (count, len(low_D)))
-    deviation_N1 = 10.0 ** rng.uniform(*_NOISE_DECADES, (count, 1))
-    noise_ND = deviation_N1 * rng.standard_normal((count, len(low_D))) * ~ignored_D
-    around_ND = memories_MD[rng.integers(len(memories_MD), size=count)] + noise_ND
-    return {"uniform": uniform_ND.astype(np.float32), "around memories": around_ND.astype(np.float32)}
-
-
 def _certify(
-    policy: Policy, functions: Sequence[MemoryFunction], states: Mapping[str, Float32Array], notes: Sequence[str]
+    policy: Policy,
+    functions: Sequence[MemoryFunction],
+    states: Mapping[str, Float32Array],
+    *,
+    isolation: Sequence[Isolation],
+    sizes: Mapping[str, int] | None = None,
+    notes: Sequence[str] = (),
 ) -> Certificate:
     exactness = [inexact_memories(function) for function in functions]
-    checked = tuple(check_states(functions, name, obs_ND) for name, obs_ND in states.items())
+    checked = tuple(check_states(functions, name, obs_ND, (sizes or {}).get(name)) for name, obs_ND in states.items())
+    distances = [(found.name, found.most_isolated_distance) for found in checked]
+    distances += [(found.name, found.most_isolated_distance) for found in isolation]
+    expert = [distance for name, distance in distances if name in (DEMONSTRATED, ALL_DEMONSTRATED, HELD_OUT)]
     return Certificate(
         functions=len(functions),
         memories=len(functions[0].memories_MD),
@@ -191,7 +203,8 @@ def _certify(
         L=functions[0].L,
         inexact_memories=sum(inexact for inexact, _ in exactness),
         checked=checked,
-        expert_distance=max((found.most_isolated_distance for found in checked if found.name in _EXPERT), default=None),
+        isolation=tuple(isolation),
+        expert_distance=max(expert, default=None),
         horizon=_horizon(policy.card),
         discrete_actions=None,  # every policy here gives continuous actions
         notes=tuple(notes),
@@ -230,58 +243,3 @@ def _horizon(card: Mapping[str, Any]) -> int | None:
         return find_task(str(card.get("task"))).horizon
     except ConfigError:
         return None
-
-
-def _checked_rollouts(obs_ND: npt.NDArray[Any], policy: Policy) -> npt.NDArray[Any]:
-    if obs_ND.ndim != 2 or obs_ND.shape[1] != policy.observation_dim or len(obs_ND) == 0:
-        raise DatasetError(
-            f"the rollouts have the shape {obs_ND.shape}, expected one or more rows of {policy.observation_dim} "
-            "numbers; roll the policy out in its own task"
-        )
-    if not np.isfinite(obs_ND).all():
-        raise DatasetError("the rollouts have NaN or infinite observations; leave those episodes out")
-    return obs_ND
-
-
-def _demonstrated(policy: Policy) -> tuple[dict[str, npt.NDArray[Any]], list[str]]:
-    """Return the raw observations that the policy learned from and those held out, and what is missing, in words."""
-    named = policy.card.get("dataset")
-    if not isinstance(named, dict) or not isinstance(named.get("episodes"), int) or "source" not in named:
-        return {}, ["the policy does not name its demonstrations: only memories and random states were checked"]
-    source = str(named["source"])
-    if not dataset_exists(source):
-        return {}, [f"{source} is not on this machine: only memories and random states were checked"]
-    whole = read_minari(source)
-    for data in _versions(whole, policy.action_scale):
-        learned = data.subset(named["episodes"]) if 1 <= named["episodes"] < data.episodes else data
-        if learned.sha256 == named.get("sha256"):
-            held_out_ND = _without(data, learned)
-            if len(held_out_ND) == 0:
-                return {_EXPERT[0]: learned.observations_ND}, [f"none of {source} was held out"]
-            return {_EXPERT[0]: learned.observations_ND, _EXPERT[1]: held_out_ND}, []
-    return {}, [
-        f"{source} on this machine is not what the policy learned from (sha256 {whole.sha256[:12]}, then "
-        f"{str(named.get('sha256'))[:12]}): only memories and random states were checked"
-    ]
-
-
-def _versions(whole: Demonstrations, scale: ActionScale) -> Iterator[Demonstrations]:
-    """Yield the demonstrations as recorded and, where that differs, with actions clipped (`--clip-actions`)."""
-    yield whole
-    if whole.actions_NA.shape[1] == len(scale.low_A):
-        clipped = whole.check_actions(scale.low_A, scale.high_A, clip=True)
-        if clipped is not whole:
-            yield clipped
-
-
-def _without(data: Demonstrations, learned: Demonstrations) -> Float32Array:
-    """Return the observations of the episodes of `data` that are not, number for number, episodes of `learned`."""
-    known = {key for key, _ in _episodes(learned)}
-    held_out = [obs_TD for key, obs_TD in _episodes(data) if key not in known]
-    return np.concatenate(held_out) if held_out else data.observations_ND[:0]
-
-
-def _episodes(data: Demonstrations) -> Iterator[tuple[tuple[bytes, bytes], Float32Array]]:
-    for start, stop in zip(data.offsets[:-1], data.offsets[1:], strict=True):
-        obs_TD = data.observations_ND[start:stop]
-        yield (obs_TD.tobytes(), data.actions_NA[start:stop].tobytes()), obs_TD

@@ -20,6 +20,19 @@ if TYPE_CHECKING:
 __all__ = ["memories"]
 
 
+def _draw_function_class(folder: Path | None) -> None:
+    if folder is None:
+        return
+    from mcnn_ray.report.function_class import save_function_class
+
+    with StageProgress() as progress:
+        progress("pictures", 0, 4)
+        paths = save_function_class(folder, progress=lambda done, total: progress("pictures", done, total))
+    for path in paths:
+        _say(f"picture: {path}")
+    raise typer.Exit
+
+
 def memories(
     task: Annotated[str, typer.Argument(help="Catalogue name (mcnn tasks), or ENVIRONMENT@DATASET.")],
     fraction: Annotated[str, typer.Option("--fraction", help="Memories over demonstration steps, below 1.")] = "0.1",
@@ -35,6 +48,16 @@ def memories(
     min_episodes: Annotated[int, typer.Option("--min-episodes", help="Refuse datasets with fewer.")] = 2,
     storage: Storage = DEFAULT_STORAGE,
     as_json: AsJson = False,
+    function_class: Annotated[
+        Path | None,
+        typer.Option(
+            "--function-class",
+            callback=_draw_function_class,
+            is_eager=True,
+            help="Without a TASK: draw the model class (the paper's Figure 2, its families over memories, lambda, L) "
+            "into this folder, and end.",
+        ),
+    ] = None,
 ) -> None:
     """Learn a codebook and show what it is: how close its memories lie, and what each lambda means there.
 

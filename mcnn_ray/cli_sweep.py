@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mcnn_ray.errors import ArtifactError, ConfigError
-from mcnn_ray.terminal import DEFAULT_STORAGE, AsJson, StageProgress, Storage, error_console, output_console, print_json
+from mcnn_ray.terminal import (
+    DEFAULT_STORAGE,
+    AsJson,
+    StageProgress,
+    Storage,
+    TrustedBackbone,
+    error_console,
+    output_console,
+    print_json,
+)
 
 if TYPE_CHECKING:
     from mcnn_ray.sweep.runner import SweepResult
@@ -166,6 +175,7 @@ def evaluate(
         int | None, typer.Option("--actors", min=1, help="Rolling out at once [default: all CPUs].")
     ] = None,
     first_seed: Annotated[int | None, typer.Option("--first-seed", min=0, help="Seed of the first episode.")] = None,
+    backbone: TrustedBackbone = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: AsJson = False,
 ) -> None:
@@ -177,9 +187,10 @@ def evaluate(
     from mcnn_ray.sweep.evaluation import evaluate_policy
 
     with StageProgress() as progress:
-        row, records = evaluate_policy(_policy_directory(policy, storage), episodes, actors, first_seed, progress)
+        directory = _policy_directory(policy, storage)
+        row, evaluation = evaluate_policy(directory, episodes, actors, first_seed, progress, backbone)
     if as_json:
-        print_json({**row.record(), "episodes": [record.row() for record in records]})
+        print_json({**row.record(), "episodes": [rollout.record.row() for rollout in evaluation.rollouts]})
         return
     output_console.print(results_table([row], f"{policy}"))
 

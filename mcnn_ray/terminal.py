@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Annotated, Any
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -20,11 +21,26 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Table
 
-__all__ = ["DEFAULT_STORAGE", "AsJson", "StageProgress", "Storage", "error_console", "output_console", "print_json"]
+__all__ = [
+    "DEFAULT_STORAGE",
+    "AsJson",
+    "StageProgress",
+    "Storage",
+    "TrustedBackbone",
+    "error_console",
+    "output_console",
+    "print_facts",
+    "print_json",
+]
 
 Storage = Annotated[Path, typer.Option("--storage", help="Folder for sweeps, caches and the MLflow store.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of a table.")]
+TrustedBackbone = Annotated[
+    str | None,
+    typer.Option("--backbone", help="The class the policy was trained with, module.Class, if you trust that module."),
+]
 DEFAULT_STORAGE = Path("runs")
 
 _LINE_EVERY_S = 15.0
@@ -80,6 +96,16 @@ class StageProgress:
             error_console.print(f"{stage}: {shown:,} of {whole:,}", highlight=False)
         if ended:
             self._ended.add(stage)
+
+
+def print_facts(facts: dict[str, Any]) -> None:
+    """Print names and values as an aligned table."""
+    table = Table(box=box.SIMPLE_HEAD, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right")
+    for key, value in facts.items():
+        table.add_row(key.replace("_", " "), f"{value:,.4g}" if isinstance(value, float) else str(value))
+    output_console.print(table)
 
 
 def print_json(value: Any) -> None:

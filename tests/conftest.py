@@ -9,8 +9,11 @@ from hypothesis import settings
 settings.register_profile("mcnn", deadline=None)  # no timed tests: machines differ
 settings.load_profile("mcnn")
 
-# Before Minari or Ray are imported, and for the processes they start: no test touches the user's own store.
+# Before Minari, Ray or torch are imported, and for the processes they start: no test touches the user's own store.
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+# Processes that wait for each other's threads on few cores take many times longer.
+for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
 
 
 @pytest.fixture(scope="session", autouse=True)

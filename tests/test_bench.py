@@ -6,27 +6,63 @@ import sys
 import numpy as np
 import pytest
 
-from mcnn_ray.bench import compare_methods, made_trajectories
+from mcnn_ray.bench import compare_methods, made_toy, made_trajectories
 
 SMALL = ["memories", "--points", "2000", "--dim", "6", "--memories", "100", "--epochs", "2", "--json"]
 
 
-def test_bench_runs_with_what_a_bare_machine_has_and_prints_one_line_of_json():
+def bench_on_a_bare_machine(*arguments):
+    """Run the program without what a bare machine lacks; give the JSON it printed."""
     blocked = "ray mlflow gymnasium gymnasium_robotics minari mujoco h5py yaml matplotlib sklearn"
     program = f"""
 import runpy, sys
 for name in {blocked.split()!r}:
     sys.modules[name] = None
-sys.argv = ["bench", *{SMALL!r}]
+sys.argv = ["bench", *{list(arguments)!r}]
 runpy.run_module("mcnn_ray.bench", run_name="__main__")
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=os.environ)
     assert ended.returncode == 0, ended.stderr
     (line,) = ended.stdout.splitlines()
-    found = json.loads(line)
+    return json.loads(line)
+
+
+def test_bench_runs_with_what_a_bare_machine_has_and_prints_one_line_of_json():
+    found = bench_on_a_bare_machine(*SMALL)
     needed = {"seconds", "peak_rss_gib", "quantisation_error", "random_quantisation_error", "most_isolated_distance"}
     assert needed | {"limit_seconds", "search_median_us"} <= found.keys()
     assert found["quantisation_error"] < found["random_quantisation_error"]
+
+
+def test_lists_time_every_pair_of_rows_and_memories():
+    lists = ["memories", "--points", "400, 800", "--memories", "20,40", "--dim", "4", "--epochs", "1", "--json"]
+    rows = bench_on_a_bare_machine(*lists)["results"]
+    assert [(row["points"], row["memories"]) for row in rows] == [(400, 20), (400, 40), (800, 20), (800, 40)]
+    for row in rows:
+        limit = 2 * row["points"] * row["memories"] * 4 / (1e9 * row["product_gflops"])
+        assert row["limit_seconds_per_epoch"] == pytest.approx(limit)
+        assert row["ratio"] == pytest.approx(row["seconds_per_epoch"] / limit)
+        assert row["cpu_seconds_per_epoch"] > 0
+
+
+def test_toy_is_compared_on_a_bare_machine_the_same_at_every_run():
+    first, second = (bench_on_a_bare_machine("memories", "--task", "toy-2d", "--json") for _ in range(2))
+    assert (first["source"], first["steps"], first["held_out_steps"]) == ("toy-2d", 4000, 1000)
+    assert [row["method"] for row in first["results"]] == ["neural-gas", "random", "k-means", "k-center"]
+    for rows in (first["results"], second["results"]):
+        for row in rows:
+            del row["seconds"]
+    assert first == second
+
+
+def test_toy_runs_through_a_figure_of_eight():
+    points = made_toy(40, 0).reshape(40, 100, 2)
+    np.testing.assert_array_equal(points, made_toy(40, 0).reshape(40, 100, 2))
+    u = 2 * np.pi * np.arange(100) / 100
+    np.testing.assert_allclose(points.mean(0), np.stack([np.sin(u), np.sin(2 * u)], 1), atol=0.08)
+    offsets = points.mean(1)
+    assert 0.07 < offsets.std() < 0.13
+    assert np.linalg.norm(np.diff(points, axis=1), axis=2).max() < 0.25
 
 
 def test_made_trajectories_are_standardised_repeat_and_move_smoothly():
@@ -54,6 +90,9 @@ def test_compared_methods_are_measured_on_the_same_rows():
     [
         (["--device", "tpu"], "device 'tpu' is not here"),
         (["--points", "10", "--memories", "20"], "20 memories asked of 10"),
+        (["--points", "30,10", "--memories", "20"], "20 memories asked of 10"),
+        (["--points", "10,many"], "--points has 'many'; give a whole number above 0"),
+        (["--memories", "0"], "--memories has '0'; give a whole number above 0"),
     ],
 )
 def test_bench_refuses_what_it_cannot_measure(flags, message):

@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 from mcnn_ray import cli
-from mcnn_ray.certify import certificate_of, certify_directories, random_states
-from mcnn_ray.cli_certify import certify
+from mcnn_ray.certified_states import held_out_states, random_states, rollout_isolation
+from mcnn_ray.certify import certificate_of, certify_directories
+from mcnn_ray.cli_certify import certify, sweep_lines
+from mcnn_ray.config import SweepConfig
+from mcnn_ray.core.certificate import Isolation
 from mcnn_ray.core.codebook import learn_codebook
 from mcnn_ray.core.normalise import ActionScale, Standardiser
 from mcnn_ray.data.minari_store import write_minari
@@ -18,6 +21,9 @@ from mcnn_ray.errors import ArtifactError, ConfigError, DatasetError, McnnError
 from mcnn_ray.policies.base import save_policy
 from mcnn_ray.policies.mlp import Memories, MlpPolicy
 from mcnn_ray.policies.nearest import NearestPolicy
+from mcnn_ray.rollout.episode import EpisodeRecord, Rollout
+from mcnn_ray.rollout.records import read_records, write_rollouts
+from mcnn_ray.sweep.runner import run_sweep
 from mcnn_ray.tasks.catalogue import CATALOGUE
 from mcnn_ray.tasks.environments import make_environment
 
@@ -145,7 +151,7 @@ def test_all_of_the_demonstrations_and_random_states_are_checked(certified, pen_
     assert found.holds
     assert names(found) == ["demonstrations", "uniform", "around memories"]
     assert [over.states for over in found.checked] == [600, 200, 200]
-    assert found.notes == (f"none of {pen_dataset} was held out",)
+    assert found.notes[0] == f"none of {pen_dataset} was held out"
 
 
 def test_episodes_held_out_are_checked_apart(certified, pen_demonstrations, pen_dataset):
@@ -181,7 +187,7 @@ def test_without_its_demonstrations_memories_and_random_states_are_checked(
     assert found.holds
     assert names(found) == ["uniform", "around memories"]
     assert found.expert_distance is None
-    (note,) = found.notes
+    note, _ = found.notes
     assert "only memories and random states were checked" in note
     expected = {"missing": "me/none-v0 is not on this machine", "changed": "then 000000000000", "unnamed": "not name"}
     assert expected[what] in note
@@ -216,6 +222,117 @@ def test_nearest_neighbour_of_repeated_observations_is_exact_at_the_first(certif
 def test_plain_behaviour_cloning_has_no_certificate(certified, pen_demonstrations):
     with pytest.raises(McnnError, match="no certificate: without memories"):
         certified(bc_policy(pen_demonstrations))
+
+
+def record(seed, distance, length=100, member="m"):
+    fields = dict.fromkeys(field.name for field in dataclasses.fields(EpisodeRecord))
+    told = {"member": member, "episode_seed": seed, "length": length, "most_isolated_distance": distance}
+    return EpisodeRecord(**{**fields, **told, "versions": {}})
+
+
+def write_records(folder, *records):
+    write_rollouts(
+        folder / "episodes.parquet", [Rollout(record=one, actions_TA=np.zeros((1, 24), np.float32)) for one in records]
+    )
+
+
+def test_rollouts_are_as_isolated_as_their_most_isolated_state():
+    (found,) = rollout_isolation([record(0, 1.5), record(1, 4.0, length=7), record(0, 2.0, member="other")])
+    assert found == Isolation(name="rollouts", episodes=3, states=207, most_isolated_distance=4.0)
+    assert rollout_isolation([record(0, None)]) == rollout_isolation([]) == []
+
+
+def test_records_beside_a_policy_tell_how_far_its_rollouts_went(certified, pen_demonstrations, tmp_path):
+    policy = mcnn_policy(pen_demonstrations)
+    found = certified(policy)
+    assert found.isolation == ()
+    assert "no episode records lie beside the policy: no rollouts were looked at" in found.notes
+    write_records(tmp_path, record(0, 3.0), record(1, 5.0))
+    found = certified(policy)
+    assert found.isolation == (Isolation(name="rollouts", episodes=2, states=200, most_isolated_distance=5.0),)
+    assert found.expert_distance is None  # the expert was nowhere near these rollouts
+    (tmp_path / "episodes.parquet").write_bytes(b"damaged")
+    found = certified(policy)
+    assert found.isolation == ()
+    assert "episodes.parquet is not a readable Parquet file" in found.notes[1]
+
+
+def test_held_out_states_are_those_of_episodes_not_learned_from(pen_demonstrations):
+    learned = pen_demonstrations.subset(4)
+    held_out = held_out_states(pen_demonstrations, learned)
+    assert held_out.shape == (200, 45)
+    both = np.concatenate([learned.observations_ND, held_out])
+    np.testing.assert_array_equal(np.unique(both, axis=0), np.unique(pen_demonstrations.observations_ND, axis=0))
+    clipped = dataclasses.replace(learned, actions_NA=np.zeros_like(learned.actions_NA))
+    np.testing.assert_array_equal(held_out_states(pen_demonstrations, clipped), held_out)
+    assert held_out_states(pen_demonstrations, pen_demonstrations).shape == (0, 45)
+
+
+def test_sample_of_the_states_is_told_from_all_of_them(pen_demonstrations):
+    learned = pen_demonstrations.subset(4)
+    found = certificate_of(
+        [mcnn_policy(learned)],
+        learned.observations_ND,
+        held_out_ND=held_out_states(pen_demonstrations, learned),
+        sample=50,
+        isolation=[Isolation(name="all demonstrations", episodes=4, states=400, most_isolated_distance=99.0)],
+    )
+    assert [(over.name, over.states, over.drawn_from) for over in found.checked] == [
+        ("demonstrations", 50, 400),
+        ("held-out demonstrations", 50, 200),
+    ]
+    assert found.expert_distance == 99.0
+
+
+@pytest.fixture(scope="module")
+def swept(pen_dataset, ray_running, tmp_path_factory):
+    """A sweep that learns from 4 of 6 episodes, rolled out twice each."""
+    keys = {"demonstrations": 4, "method": "mcnn+mlp", "lambda": [0.1, 1], "memory_fraction": 0.1, "seed": [0, 1]}
+    values = {"task": "pen-expert-v1", "dataset": pen_dataset, "steps": 20, "batch_size": 64, "episodes": 2, **keys}
+    return run_sweep(SweepConfig.parse(values, "test"), tmp_path_factory.mktemp("runs"))
+
+
+def test_certificates_of_a_sweep_tell_how_far_its_rollouts_went(swept, pen_demonstrations):
+    written = json.loads((swept.folder / "certificates.json").read_text())
+    assert len(written) == 2
+    members = swept.folder / "members"
+    by_lambda = {}
+    for path in members.glob("*/episodes.parquet"):
+        settings = json.loads((path.parent / "policy" / "policy.json").read_text())
+        by_lambda.setdefault(settings["card"]["member"]["lambda_"], []).extend(read_records(path))
+    for values in written.values():
+        records = by_lambda[values["lambda"]]
+        demonstrated, rollouts = values["isolation"]
+        assert (rollouts["name"], rollouts["episodes"]) == ("rollouts", 4) == ("rollouts", len(records))
+        assert rollouts["states"] == sum(one.length for one in records)
+        assert rollouts["most_isolated_distance"] == max(one.most_isolated_distance for one in records)
+        assert (demonstrated["name"], demonstrated["episodes"], demonstrated["states"]) == (
+            "all demonstrations",
+            4,
+            400,
+        )
+        checked = {over["name"]: over for over in values["checked"]}
+        assert {name: over["states"] for name, over in checked.items()} == {
+            "demonstrations": 400,
+            "held-out demonstrations": 200,
+        }
+        assert demonstrated["most_isolated_distance"] == checked["demonstrations"]["most_isolated_distance"]
+        assert values["covers"]["most_isolated_distance"][-1] == "rollouts"
+        assert values["covers"]["width"] == ["demonstrations", "held-out demonstrations"]
+
+
+def test_lines_on_a_sweep_tell_over_which_states_and_how_far(swept):
+    first, _, *rest = sweep_lines(swept.certificates)
+    assert first.startswith("certificate: holds, 2 settings checked: exact at memories")
+    assert first.endswith("demonstrations (400 of 400 states) and held-out demonstrations (200 of 200 states)")
+    assert [line.split(":")[0] for line in rest] == [
+        "  demonstrations (400 of 400 states)",
+        "  held-out demonstrations (200 of 200 states)",
+        "  all demonstrations (4 episodes, 400 states)",
+        "  rollouts (4 episodes, 400 states)",
+    ]
+    broken = {label: dataclasses.replace(found, inexact_memories=1) for label, found in swept.certificates.items()}
+    assert f"does not hold for {', '.join(broken)}" in sweep_lines(broken)[0]
 
 
 @pytest.mark.parametrize(
@@ -314,6 +431,15 @@ def test_command_prints_one_line_of_json(mcnn, tmp_path, pen_demonstrations):
     assert (values["policies"], values["holds"], values["memories"]) == (["p"], True, 60)
     assert mcnn("p", "--json", "--states", 100, "--seed", 3)[1] == out
     assert mcnn("p", "--json", "--states", 100, "--seed", 4)[1] != out
+
+
+def test_command_shows_the_rollouts_that_a_sweep_recorded(mcnn, tmp_path, pen_demonstrations):
+    save_policy(mcnn_policy(pen_demonstrations), tmp_path / "p")
+    write_records(tmp_path, record(0, 3.0), record(1, 5.25))
+    status, out, _ = mcnn("p", "--states", 100)
+    assert status == 0
+    (row,) = (line.split() for line in out.splitlines() if "rollouts" in line)
+    assert row == ["rollouts,", "2", "episodes", "200", "5.25", "-", "-", "1.99", "-"]
 
 
 def test_command_ends_with_1_when_the_certificate_does_not_hold(mcnn, tmp_path, pen_demonstrations):

@@ -161,3 +161,23 @@ def test_unknown_task_names_the_nearest(mcnn):
     status, _, err = mcnn("memories", "pen-exprt-v1")
     assert status == 2
     assert "did you mean 'pen-expert-v1'?" in err
+
+
+def test_function_class_is_drawn_without_a_task(mcnn, tmp_path, monkeypatch):
+    drawn = {}
+
+    def draw(figure, stem):  # in full it takes seconds, and test_function_class does
+        drawn[stem.name] = len(figure.axes)
+        return [stem.with_suffix(".png")]
+
+    monkeypatch.setattr("mcnn_ray.report.function_class.save_figure", draw)
+    status, out, _ = mcnn("memories", "--function-class", "pictures")
+    assert status == 0
+    assert out.splitlines() == [f"picture: {Path('pictures') / name}.png" for name in drawn]
+    assert drawn == {"figure2": 5, "vary_memories": 8, "vary_lambda": 6, "vary_L": 6}
+
+
+def test_without_a_task_or_a_folder_for_the_function_class_it_says_what_is_missing(mcnn):
+    status, _, err = mcnn("memories")
+    assert status == 2
+    assert "Missing argument" in err

@@ -39,7 +39,13 @@ def test_ray_and_mlflow_are_imported_in_few_places():
         for module in set(imported(file)) & users.keys():
             users[module].add(file.relative_to(PACKAGE).as_posix())
     assert users["mlflow"] == {"tracking.py"}
-    assert users["ray"] == {"rollout/pool.py", "sweep/cluster.py", "sweep/training.py"}
+    assert users["ray"] == {
+        "bench_rollout.py",
+        "rollout/pool.py",
+        "sweep/cluster.py",
+        "sweep/training.py",
+        "sweep/workers.py",
+    }
 
 
 def test_core_policies_and_packs_import_without_ray_mlflow_or_simulators():

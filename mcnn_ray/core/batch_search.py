@@ -37,35 +37,36 @@ class BatchSearch:
         """Find the nearest memory of each observation: arguments, results and errors are `MemorySearch`'s."""
         check_queries(obs_BD, self.memories_MD)
         count = len(obs_BD)
+        x_BD = obs_BD.astype(np.float64)
+        norm2_B = np.einsum("bd,bd->b", x_BD, x_BD)
+        if not norm2_B.max(initial=0.0) < self._exact.safe_norm2:  # ranks may overflow, or an observation holds NaN
+            found = [self._measured(x_D, np.arange(len(self.memories_MD))) for x_D in obs_BD]
+            return np.array([place for place, _ in found]), np.sqrt([square for _, square in found]).astype(np.float32)
         if count > len(self._rank_BM):
             self._query_BW = np.ones((count, self._query_BW.shape[1]), dtype=np.float32)
             self._rank_BM = np.empty((count, self._rank_BM.shape[1]), dtype=np.float32)
         query_BW, rank_BM = self._query_BW[:count], self._rank_BM[:count]
         query_BW[:, :-1] = obs_BD
-        with np.errstate(over="ignore", invalid="ignore"):
-            np.dot(query_BW, self._table, out=rank_BM)
+        np.dot(query_BW, self._table, out=rank_BM)
         place_B = rank_BM.argmin(1)
-        x_BD = obs_BD.astype(np.float64)
-        difference_BD = x_BD - self.memories_MD[place_B]
+        difference_BD = x_BD - self.memories_MD.take(place_B, 0)
         squared_B = np.einsum("bd,bd->b", difference_BD, difference_BD)
-        limit_B, fits_B = self._exact.limits(np.einsum("bd,bd->b", x_BD, x_BD), squared_B)
-        near_N = np.flatnonzero(rank_BM <= limit_B[:, None])  # the winners, and nearly always no others
-        if len(near_N) != count or not fits_B.all():
-            self._measure_again(obs_BD, near_N, fits_B, place_B, squared_B)
+        limit_B1 = self._exact.limits(norm2_B, squared_B)[:, None]
+        near_N = np.flatnonzero(rank_BM <= limit_B1)  # the winners, and nearly always no others
+        if len(near_N) != count:
+            self._measure_again(obs_BD, near_N, place_B, squared_B)
         return place_B, np.sqrt(squared_B).astype(np.float32)
 
+    def _measured(self, x_D: Float32Array, near_C: Int64Array) -> tuple[int, float]:
+        self._exact.ask(x_D)
+        return self._exact.measured(near_C)
+
     def _measure_again(
-        self,
-        obs_BD: Float32Array,
-        near_N: Int64Array,
-        fits_B: npt.NDArray[np.bool_],
-        place_B: Int64Array,
-        squared_B: npt.NDArray[np.float64],
+        self, obs_BD: Float32Array, near_N: Int64Array, place_B: Int64Array, squared_B: npt.NDArray[np.float64]
     ) -> None:
-        """Correct the winners of those with several memories near enough, or whose ranks cannot be trusted."""
+        """Correct the winners of those with several memories near enough."""
         memories = len(self.memories_MD)
         starts = np.searchsorted(near_N, memories * np.arange(len(obs_BD) + 1))
-        for row in np.flatnonzero((np.diff(starts) != 1) | ~fits_B).tolist():
-            self._exact.ask(obs_BD[row])
-            near_C = near_N[starts[row] : starts[row + 1]] - memories * row if fits_B[row] else np.arange(memories)
-            place_B[row], squared_B[row] = self._exact.measured(near_C)
+        for row in np.flatnonzero(np.diff(starts) != 1).tolist():
+            near_C = near_N[starts[row] : starts[row + 1]] - memories * row
+            place_B[row], squared_B[row] = self._measured(obs_BD[row], near_C)

@@ -1,53 +1,21 @@
-"""The guarantee of memory-consistent policies, checked on the function that acts.
+"""The guarantee of memory-consistent policies: what was found on the functions that act, and the bounds it is held to.
 
 Paper: definition "Most Isolated State", lemma "Width of Function Class", theorem on the sub-optimality gap, and their
-proofs in the appendix. Of a policy only its actions are used: nearest memories, distances and weights (in float64) are
-found anew from states, memories, lambda and L.
+proofs in the appendix. `mcnn_ray.core.consistency` finds what is said here.
 
 The paper takes the most isolated state over the whole state space. Its distance over a finite set is a lower bound of
 that, so what is said here is said of the states checked.
 
 Action-bound units: 1 is half an action's range. Excesses, widths and their bounds are in them.
-Shapes: B, N states, M memories, T tied memories, D observation numbers, A action numbers, K functions.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import torch
-
-from mcnn_ray.core.distance import nearest_memory
-from mcnn_ray.core.normalise import ActionScale
-
-__all__ = [
-    "GAP_ASSUMPTIONS",
-    "Certificate",
-    "MemoryFunction",
-    "StatesChecked",
-    "check_states",
-    "inexact_memories",
-    "most_isolated_distance",
-    "sub_optimality_bound",
-    "width_bound",
-]
-
-Float32Array = npt.NDArray[np.float32]
-Float64Array = npt.NDArray[np.float64]
-Int64Array = npt.NDArray[np.int64]
-
-_CHUNK = 4096  # states checked at once
-_TIE = 1e-12  # relative; of memories so nearly equally far, the order of float64 sums decides which is the nearest
-# Rounding allowed to an action w m + (1 - w) n, n = L sigma(f), as a multiple of |m| + L + 2 |middle of the bounds|:
-# 16 unit roundoffs of float32. With t = lambda d: lambda, d and their product are off by 4 units relative to t, and
-# t exp(-t) <= 1/e, so w is off by 1.5; float32 exp (numpy: 2.52 ulp) adds 5; both times |m - n| <= |m| + L. Products
-# and sum of the blend, and n in raw units (L, half range and middle are rounded too), are at most 9 more.
-_ROUNDING = 16 * 2.0**-24
+__all__ = ["GAP_ASSUMPTIONS", "Certificate", "Isolation", "StatesChecked", "sub_optimality_bound", "width_bound"]
 
 GAP_ASSUMPTIONS = (
     "discrete actions: a policy gives a probability for each of |A| actions, and each is one output of the class",
@@ -64,53 +32,14 @@ _CONTINUOUS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryFunction:
-    """A policy as the paper sees it: a function of standardised observations, and the memories it keeps to.
-
-    Attributes:
-        act: (B, D) float32 standardised observations to (B, A) float32 actions, in raw units: there the stored action
-            must come back bit for bit, which a conversion could hide.
-        memories_MD: (M, D) float32, standardised, M >= 1.
-        actions_MA: (M, A) float32, the stored actions, raw units.
-        action_scale: between raw and action-bound units.
-        lambda_: rate at which a memory's weight falls with distance, at least 0.
-        L: bound of the network's part, above 0, action-bound units.
-    """
-
-    act: Callable[[Float32Array], Float32Array]
-    memories_MD: Float32Array
-    actions_MA: Float32Array
-    action_scale: ActionScale
-    lambda_: float
-    L: float
-
-    def units(self, raw_BA: Float32Array) -> Float64Array:
-        """Return (B, A) raw actions in action-bound units, in float64 so that this adds no rounding of its own."""
-        middle_A, half_A = self._middle_and_half()
-        units_BA: Float64Array = (raw_BA.astype(np.float64) - middle_A) / half_A
-        return units_BA
-
-    def excess(self, units_BA: Float64Array, distance_B: Float32Array, index_B: Int64Array) -> tuple[Float64Array, ...]:
-        """Return (B, A) `|a - w m| - L (1 - w)` for memories at a distance, and (B, A) what rounding may add to it."""
-        weight_B1 = np.exp(-self.lambda_ * distance_B.astype(np.float64))[:, None]
-        memory_BA = self.units(self.actions_MA[index_B])
-        middle_A, half_A = self._middle_and_half()
-        rounding_BA = _ROUNDING * (np.abs(memory_BA) + self.L + 2.0 * np.abs(middle_A / half_A))
-        return np.abs(units_BA - weight_B1 * memory_BA) - self.L * (1.0 - weight_B1), rounding_BA
-
-    def _middle_and_half(self) -> tuple[Float64Array, Float64Array]:
-        low_A, high_A = self.action_scale.low_A.astype(np.float64), self.action_scale.high_A.astype(np.float64)
-        return (high_A + low_A) / 2.0, (high_A - low_A) / 2.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StatesChecked:
     """What was found over one set of states.
 
     Attributes:
         name: of the set.
-        states: how many.
-        most_isolated_distance: the largest distance of a state to its nearest memory, standardised units.
+        states: how many were checked.
+        drawn_from: how many the set has; more than `states` where these are a sample, spread evenly.
+        most_isolated_distance: the largest distance of one of them to its nearest memory, standardised units.
         cone_excess: the largest `|a(x) - w a_memory| - L (1 - w)`, `w = exp(-lambda d)`: below 0 inside the cones.
         cone_tolerance: the largest rounding allowed to it.
         cone_violation: the largest excess over what rounding explains; 0 when there is none.
@@ -122,6 +51,7 @@ class StatesChecked:
 
     name: str
     states: int
+    drawn_from: int
     most_isolated_distance: float
     cone_excess: float
     cone_tolerance: float
@@ -138,6 +68,23 @@ class StatesChecked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Isolation:
+    """How far the states of a set lie from the memories, where only that is known of them: actions were not checked.
+
+    Attributes:
+        name: of the set.
+        episodes: that it was seen in.
+        states: how many, all of the set.
+        most_isolated_distance: the largest distance of a state to its nearest memory, standardised units.
+    """
+
+    name: str
+    episodes: int
+    states: int
+    most_isolated_distance: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
     """The guarantee of one function, or of several that share memories, lambda and L.
 
@@ -149,6 +96,7 @@ class Certificate:
         L: bound of the network's part, action-bound units.
         inexact_memories: memories at which a function does not return the stored action, summed over the functions.
         checked: what was found, per set of states.
+        isolation: how far further sets lie from the memories.
         expert_distance: of the most isolated state that the expert visited, standardised units; None without such.
         horizon: H, steps of an episode; None where unknown.
         discrete_actions: |A|, how many actions there are; None for continuous actions.
@@ -162,6 +110,7 @@ class Certificate:
     L: float
     inexact_memories: int
     checked: tuple[StatesChecked, ...]
+    isolation: tuple[Isolation, ...] = ()
     expert_distance: float | None = None
     horizon: int | None = None
     discrete_actions: int | None = None
@@ -187,12 +136,30 @@ class Certificate:
         facts = {"the task's horizon": self.horizon, "any state that the expert visited": self.expert_distance}
         return " and ".join(f"{name} is unknown" for name, value in facts.items() if value is None)
 
+    @property
+    def covers(self) -> dict[str, list[str]]:
+        """The sets of states over which each part of the guarantee was checked, or measured."""
+        sets = [found.name for found in self.checked]
+        return {
+            "stored_action": ["memories"],
+            "cones": sets,
+            "width": [found.name for found in self.checked if found.width is not None],
+            "most_isolated_distance": [*sets, *(found.name for found in self.isolation)],
+        }
+
+    def isolation_bound(self, found: Isolation) -> float:
+        """Return the lemma's bound of the width over a set whose states were not checked, action-bound units."""
+        return width_bound(self.lambda_, self.L, found.most_isolated_distance)
+
     def to_json(self) -> dict[str, Any]:
         """Return fields and properties as JSON values; every number is finite."""
         values = asdict(self)
         values["lambda"] = values.pop("lambda_")
+        values["isolation"] = [
+            {**asdict(found), "width_bound": self.isolation_bound(found)} for found in self.isolation
+        ]
         derived = {"gap_bound": self.gap_bound, "gap_unknown": self.gap_unknown, "gap_assumptions": GAP_ASSUMPTIONS}
-        return {"holds": self.holds, **values, **derived}
+        return {"holds": self.holds, "covers": self.covers, **values, **derived}
 
 
 def width_bound(lambda_: float, L: float, distance: float) -> float:
@@ -208,92 +175,3 @@ def sub_optimality_bound(lambda_: float, L: float, distance: float, horizon: int
     """
     risk = discrete_actions * width_bound(lambda_, L, distance) / 2.0  # total variation of the policy from the expert
     return min(float(horizon), horizon**2 * risk)
-
-
-def most_isolated_distance(obs_ND: Float32Array, memories_MD: Float32Array) -> float:
-    """Return `max over states of min over memories of d`, the paper's d^I over (N, D) standardised states, N >= 1."""
-    return float(_nearest(obs_ND, memories_MD)[1].max())
-
-
-def inexact_memories(function: MemoryFunction) -> tuple[int, int]:
-    """Count the memories at which the stored action does not come back.
-
-    Returns:
-        Memories whose returned action differs in any bit from the stored one, but for a zero's sign (`1 * -0.0 + 0 * f`
-        is 0.0, and the same number); memories at the place of an earlier one, which are left out of the first count
-        because the nearest memory there, ties to the lowest index, is the earlier one.
-    """
-    nearest_M, _ = _nearest(function.memories_MD, function.memories_MD)
-    first_M = nearest_M == np.arange(len(nearest_M))
-    # Equal float32 numbers have equal bits, zeros apart; NaN equals nothing, so it counts.
-    differs_M = (function.act(function.memories_MD) != function.actions_MA).any(1)
-    return int((differs_M & first_M).sum()), int((~first_M).sum())
-
-
-def check_states(functions: Sequence[MemoryFunction], name: str, obs_ND: Float32Array) -> StatesChecked:
-    """Measure isolation, cone bound and width over a set of states.
-
-    Args:
-        functions: one or more that share memories, stored actions, scale, lambda and L.
-        name: of the set.
-        obs_ND: (N, D) float32, standardised, N >= 1.
-    """
-    chunks = [_check_chunk(functions, obs_ND[i : i + _CHUNK]) for i in range(0, len(obs_ND), _CHUNK)]
-    farthest, excess, tolerance, violation, width = map(float, np.max([chunk[0] for chunk in chunks], axis=0))
-    bound = width_bound(functions[0].lambda_, functions[0].L, farthest)
-    several = len(functions) > 1
-    return StatesChecked(
-        name=name,
-        states=len(obs_ND),
-        most_isolated_distance=farthest,
-        cone_excess=excess if math.isfinite(excess) else 0.0,
-        cone_tolerance=tolerance,
-        cone_violation=violation,
-        not_finite=sum(chunk[1] for chunk in chunks),
-        width=width if several else None,
-        width_bound=bound,
-        # Each of the two actions may be off by its rounding.
-        width_violation=max(0.0, width - bound - 2.0 * tolerance) if several else 0.0,
-    )
-
-
-def _nearest(obs_BD: Float32Array, memories_MD: Float32Array) -> tuple[Int64Array, Float32Array]:
-    index_B, distance_B = nearest_memory(torch.from_numpy(obs_BD), torch.from_numpy(memories_MD))
-    return index_B.numpy(), distance_B.numpy()
-
-
-def _check_chunk(functions: Sequence[MemoryFunction], obs_BD: Float32Array) -> tuple[tuple[float, ...], int]:
-    """Return the chunk's largest (distance, excess, rounding, violation, width); its states without finite actions."""
-    index_B, distance_B = _nearest(obs_BD, functions[0].memories_MD)
-    actions_KBA = np.stack([functions[0].units(function.act(obs_BD)) for function in functions])
-    finite_B = np.isfinite(actions_KBA).all((0, 2))
-    farthest, bad = float(distance_B.max()), int((~finite_B).sum())
-    if bad == len(obs_BD):
-        return (farthest, -math.inf, 0.0, 0.0, 0.0), bad
-    actions_KBA, obs_BD = actions_KBA[:, finite_B], obs_BD[finite_B]
-    index_B, distance_B = index_B[finite_B], distance_B[finite_B]
-    excess, violation = -math.inf, 0.0
-    for actions_BA in actions_KBA:
-        excess_BA, rounding_BA = functions[0].excess(actions_BA, distance_B, index_B)
-        beyond_B = (excess_BA - rounding_BA).max(1)
-        # From the worst down: a state as far from several memories may keep to any of them, so it is held against all,
-        # until no later one can be worse than what remains.
-        for row in np.argsort(-beyond_B):
-            if beyond_B[row] <= violation:
-                break
-            excess_BA[row], beyond = _excess_of_ties(functions[0], obs_BD[row], actions_BA[row], distance_B[row])
-            violation = max(violation, beyond)
-        excess = max(excess, float(excess_BA.max()))
-    return (farthest, excess, float(rounding_BA.max()), violation, float(np.ptp(actions_KBA, axis=0).max())), bad
-
-
-def _excess_of_ties(
-    function: MemoryFunction, obs_D: Float32Array, action_A: Float64Array, distance: np.float32
-) -> tuple[float, float]:
-    """Return excess, and excess beyond rounding, of one state against that of its nearest memories which fits best."""
-    distance_M = np.linalg.norm(function.memories_MD - obs_D.astype(np.float64), axis=1)
-    tied_T = np.flatnonzero(distance_M <= distance_M.min() * (1.0 + _TIE))
-    excess_TA, rounding_TA = function.excess(action_A, np.full(len(tied_T), distance), tied_T)
-    beyond_T = (excess_TA - rounding_TA).max(1)
-    best = int(beyond_T.argmin())
-    return float(excess_TA[best].max()), float(beyond_T[best])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -58,6 +58,15 @@ class ActionScale:
 
     low_A: Float32Array
     high_A: Float32Array
+    # Kept, since a policy asks for them at every step.
+    _middle_A: Float32Array = field(init=False, repr=False, compare=False)
+    _half_A: Float32Array = field(init=False, repr=False, compare=False)
+    _identity: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_middle_A", (self.high_A + self.low_A) * np.float32(0.5))
+        object.__setattr__(self, "_half_A", (self.high_A - self.low_A) * np.float32(0.5))
+        object.__setattr__(self, "_identity", bool((self.low_A == -1.0).all() and (self.high_A == 1.0).all()))
 
     def to_unit(self, actions_BA: Float32Array) -> Float32Array:
         """Map (B, A) raw actions to [-1, 1]; the identity, to the last bit, where the bounds are -1 and 1."""
@@ -65,13 +74,7 @@ class ActionScale:
         return units_BA
 
     def to_raw(self, units_BA: Float32Array) -> Float32Array:
-        """Map (B, A) actions of [-1, 1] to raw units."""
+        """Map (B, A) actions of [-1, 1] to raw units; those same numbers where the bounds are -1 and 1."""
+        if self._identity:
+            return units_BA
         return units_BA * self._half_A + self._middle_A
-
-    @property
-    def _middle_A(self) -> Float32Array:
-        return (self.high_A + self.low_A) * np.float32(0.5)
-
-    @property
-    def _half_A(self) -> Float32Array:
-        return (self.high_A - self.low_A) * np.float32(0.5)

@@ -71,6 +71,7 @@ class ExactRanks:
 
     Attributes:
         query: (W,) float32, [x, 1, 0...], whose product with [-2 m, |m|^2, 0...] is the rank.
+        safe_norm2: squared norm of an observation below which ranks cannot overflow.
     """
 
     def __init__(self, memories_MD: Float32Array, width: int, shortening: Shortening | None = None) -> None:
@@ -92,7 +93,7 @@ class ExactRanks:
         # No partial sum of |m|^2 - 2 x.m exceeds 2 (|m|^2 + |x|^2).
         ranked_MK = shortening.many(memories_MD) if shortening else memories_MD
         self._norm2_M = np.square(ranked_MK, dtype=np.float64).sum(1)
-        self._safe_norm2 = 0.5 * _LARGEST_RANK - float(self._norm2_M.max())
+        self.safe_norm2 = 0.5 * _LARGEST_RANK - float(self._norm2_M.max())
         self._largest_rest = _LARGEST_REST * math.sqrt(np.square(ranked_MK[:, -1]).mean()) if shortening else math.inf
 
     def table(self, order: Literal["C", "F"]) -> Float32Array:
@@ -117,7 +118,7 @@ class ExactRanks:
             if self._x_K[-1] > self._largest_rest:
                 return False
         self._x_norm2 = float(self._x_K.dot(self._x_K))
-        if not self._x_norm2 < self._safe_norm2:
+        if not self._x_norm2 < self.safe_norm2:
             return False
         self._query_K[:] = self._x_K
         return True
@@ -161,21 +162,21 @@ class ExactRanks:
             return -1, math.nan
         return self.measured(near_C if rows_C is None else rows_C[near_C])
 
-    def limits(self, norm2_B: Float64Array, squared_B: Float64Array) -> tuple[Float32Array, npt.NDArray[np.bool_]]:
+    def limits(self, norm2_B: Float64Array, squared_B: Float64Array) -> Float32Array:
         """Return up to which rank a memory may be nearer than the winner, for observations without a shortening.
 
-        Args:
-            norm2_B: (B,) their squared norms.
-            squared_B: (B,) the winners' squared distances.
+        As in `nearest`, but a little higher for fewer operations: of reach (reach + 2 |x|) no more than 6 (|x|^2 + d^2)
+        is left, of 1 + reach + |x| no more than 3 + |x|^2 + d^2, and a share of 2**-23 covers the rounding to float32.
 
-        Returns:
-            (B,) float32 ranks; (B,) whether ranks can be trusted, which they cannot where they may overflow.
+        Args:
+            norm2_B: (B,) their squared norms, below `safe_norm2`.
+            squared_B: (B,) the winners' squared distances.
         """
-        norm_B, fits_B = np.sqrt(norm2_B), norm2_B < self._safe_norm2
-        reach_B = norm_B + np.sqrt(squared_B)
-        rounding_B = self._gamma * reach_B * (reach_B + 2.0 * norm_B) + self._underflow * (1.0 + reach_B + norm_B)
-        limit_B = np.where(fits_B, squared_B - norm2_B + rounding_B, 0.0)
-        return np.nextafter(limit_B.astype(np.float32), np.float32(np.inf)), fits_B
+        share = 6.0 * self._gamma + self._underflow + 2.0**-23
+        limit_B: Float64Array = squared_B * (1.0 + share)
+        limit_B -= norm2_B * (1.0 - share)
+        limit_B += 3.0 * self._underflow
+        return limit_B.astype(np.float32)
 
     def measured(self, rows_C: IntArray) -> tuple[int, float]:
         """Return the nearest of ascending memories, by subtraction in float64 alone, and its squared distance."""

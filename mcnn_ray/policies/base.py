@@ -57,6 +57,11 @@ class Policy(ABC):
         self.standardiser = standardiser
         self.action_scale = action_scale
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel between our own processes as arrays and settings alone, and build searches anew at the other end."""
+        parts = (self.card, self.standardiser, self.action_scale, self.arrays(), self.settings())
+        return (type(self).from_parts, parts)
+
     @property
     def observation_dim(self) -> int:
         """Number D of observation numbers."""
@@ -67,15 +72,18 @@ class Policy(ABC):
         """Number A of action numbers."""
         return len(self.action_scale.low_A)
 
-    def act(self, observations_BD: npt.NDArray[Any], state: Any = None) -> tuple[Float32Array, Any]:
+    def act(
+        self, observations_BD: npt.NDArray[Any], state: list[Any] | None = None
+    ) -> tuple[Float32Array, list[Any] | None]:
         """Choose actions.
 
         Args:
             observations_BD: (B, D) raw observations.
-            state: what the policy remembers of each episode; None at its start. The families here remember nothing.
+            state: what the policy remembers of each of the B episodes; None at the start of all. The families here
+                remember nothing.
 
         Returns:
-            (B, A) float32 raw actions; the state to pass at the next step.
+            (B, A) float32 raw actions; the state to pass at the next step, a list of B or None.
 
         Raises:
             DatasetError: the observations have another width than the policy's.
@@ -130,4 +138,4 @@ def save_policy(policy: Policy, directory: Path) -> None:
             "action_high": policy.action_scale.high_A,
             **policy.arrays(),
         }
-        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, target / "policy.safetensors")
+        save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, target / "policy.safetensors")

@@ -1,8 +1,9 @@
-"""Reading policy directories: JSON and safetensors only, so nothing in them can run."""
+"""Reading policy directories: JSON and safetensors only, so nothing in them can run, nor name what does unasked."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -11,21 +12,26 @@ from mcnn_ray.core.normalise import ActionScale, Standardiser
 from mcnn_ray.errors import ArtifactError
 from mcnn_ray.policies.base import FORMAT, Policy
 from mcnn_ray.policies.mlp import MlpPolicy
+from mcnn_ray.policies.module import ModulePolicy
 from mcnn_ray.policies.nearest import NearestPolicy
 
 __all__ = ["load_policy"]
 
-_KINDS: dict[str, type[Policy]] = {MlpPolicy.kind: MlpPolicy, NearestPolicy.kind: NearestPolicy}
+_KINDS: dict[str, type[Policy]] = {kind.kind: kind for kind in (MlpPolicy, ModulePolicy, NearestPolicy)}
 
 
-def load_policy(directory: Path) -> Policy:
+def load_policy(directory: Path, backbone: str | None = None) -> Policy:
     """Read a policy directory.
 
     Args:
         directory: as written by `save_policy`.
+        backbone: dotted name of the one class of a user's own that may be imported, where the policy was trained with
+            it; others ignore it.
 
     Raises:
-        ArtifactError: missing, damaged, of another format, or with arrays that do not belong together.
+        ArtifactError: missing, damaged, of another format, with arrays that do not belong together, or with a network
+            of a user's own that `backbone` does not name.
+        ConfigError: the class cannot be imported or used.
     """
     if not (directory / "policy.json").is_file():
         raise ArtifactError(f"{directory} is not a policy directory: it has no policy.json")
@@ -41,6 +47,8 @@ def load_policy(directory: Path) -> Policy:
         raise ArtifactError(
             f"{directory} holds a policy of kind '{description.get('kind')}'; known: {', '.join(_KINDS)}"
         )
+    if kind is ModulePolicy:
+        _check_consent(directory, description, backbone)
     arrays = read_tensors(directory / "policy.safetensors")
     try:
         policy = kind.from_parts(
@@ -59,3 +67,16 @@ def load_policy(directory: Path) -> Policy:
     if action_BA.shape != (1, policy.action_dim):
         raise ArtifactError(f"{directory} gives actions of shape {action_BA.shape}, expected (1, {policy.action_dim})")
     return policy
+
+
+def _check_consent(directory: Path, description: dict[str, Any], backbone: str | None) -> None:
+    """Refuse to run code that only the directory names: whoever loads a policy need not have written it."""
+    try:
+        name = str(description["settings"]["backbone"])
+    except (KeyError, TypeError) as error:
+        raise ArtifactError(f"{directory} does not name its backbone; train the policy again") from error
+    if backbone != name:
+        given = "" if backbone is None else f", not {backbone}"
+        raise ArtifactError(
+            f"{directory} was trained with the backbone {name}{given}; pass --backbone {name} if you trust that module"
+        )

@@ -8,7 +8,7 @@ Shapes: B observations, M memories, N demonstrations, K networks, H hidden units
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,12 +115,15 @@ def random_networks(obs_BD: Float32Array, count: int, seed: int) -> Float32Array
     return np.stack(outputs).astype(np.float32)
 
 
-def save_function_class(folder: Path, *, seed: int = 0) -> list[Path]:
+def save_function_class(
+    folder: Path, *, seed: int = 0, progress: Callable[[int, int], None] | None = None
+) -> list[Path]:
     """Draw Figure 2 and the families over the number of memories, lambda and L.
 
     Args:
         folder: to write into; each file appears whole or not at all.
         seed: of the dataset, the codebooks and the networks; the same seed gives the same bytes.
+        progress: called with (pictures written, pictures in all).
 
     Returns:
         The paths: for each of `figure2`, `vary_memories`, `vary_lambda` and `vary_L` a PNG and an SVG.
@@ -135,7 +138,12 @@ def save_function_class(folder: Path, *, seed: int = 0) -> list[Path]:
             "vary_lambda": _family(scene, [scene.model(lambda_=value) for value in _LAMBDA_FAMILY]),
             "vary_L": _family(scene, [scene.model(L=value) for value in _L_FAMILY]),
         }
-        return [path for name, figure in figures.items() for path in save_figure(figure, folder / name)]
+        paths = []
+        for done, (name, figure) in enumerate(figures.items()):
+            paths += save_figure(figure, folder / name)
+            if progress is not None:
+                progress(done + 1, len(figures))
+        return paths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +240,7 @@ def _panels(scene: _Scene, columns: Sequence[int], models: Sequence[ModelClass])
             if axes is not rows[-1][0]:
                 axes.tick_params(labelleft=False)
             if r + 1 == len(columns):
-                axes.set_xlabel("observation (standardised units)")
+                axes.set_xlabel("observation (standardised)")  # the longest of which four stand side by side
         rows[-1][0].set_ylabel("action (bounds ±1)")
     return figure, rows
 

@@ -1,8 +1,12 @@
-"""One episode of a policy in a task's environment."""
+"""Episodes of a policy in a task's environment.
+
+Shapes: B episodes in step, T steps of one, D observation numbers, A action numbers.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,7 +19,7 @@ from mcnn_ray.policies.base import Policy
 from mcnn_ray.tasks.catalogue import Task
 from mcnn_ray.tasks.environments import environment_id, simulator_versions
 
-__all__ = ["EVALUATION_SEED", "SELECTION_SEED", "EpisodeRecord", "run_episode"]
+__all__ = ["EVALUATION_SEED", "SELECTION_SEED", "EpisodeRecord", "Rollout", "run_episodes"]
 
 # Episode k of an evaluation has the seed EVALUATION_SEED + k. Demonstrations are recorded from seed 0 on, and choosing
 # hyperparameters has its own range, so that nothing is reported on starts that were seen before.
@@ -23,6 +27,7 @@ EVALUATION_SEED = 1_000_000
 SELECTION_SEED = 2_000_000
 
 _MAX_STEPS = 100_000  # an environment that never ends is stopped here
+_FAULTS = (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError, AttributeError, gym.error.Error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +36,7 @@ class EpisodeRecord:
 
     Attributes:
         member: identity of the member that acted.
+        task: its id.
         episode_seed: the environment was reset with it.
         episode_return: sum of rewards, raw units.
         normalised_score: in D4RL's scale of 0 to 100, or None where no reference fits.
@@ -41,10 +47,11 @@ class EpisodeRecord:
         mean_memory_weight: mean share of the memories in the actions, in [0, 1]; None likewise.
         simulator: full id of the environment.
         versions: of the packages that the result depends on.
-        wall_s: seconds the episode took.
+        wall_s: seconds until its end, from the start of those it ran in step with.
     """
 
     member: str
+    task: str
     episode_seed: int
     episode_return: float
     normalised_score: float | None
@@ -61,67 +68,119 @@ class EpisodeRecord:
         return asdict(self)
 
 
-def run_episode(policy: Policy, task: Task, env: gym.Env[Any, Any], seed: int, member: str) -> EpisodeRecord:
-    """Run one episode; its result depends on the policy and the seed alone.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """One episode and what was done in it.
+
+    Attributes:
+        record: what came of it.
+        actions_TA: (T, A) float32, raw actions as the environment got them.
+    """
+
+    record: EpisodeRecord
+    actions_TA: npt.NDArray[np.float32]
+
+
+def run_episodes(
+    policy: Policy, task: Task, envs: Sequence[gym.Env[Any, Any]], seeds: Sequence[int], member: str
+) -> list[Rollout]:
+    """Run episodes in step, with one call of the policy for all that have not ended.
+
+    A product for several observations rounds otherwise than one each, so an episode's bits depend on the seeds it runs
+    with, and on nothing else.
 
     Args:
-        policy: acts; its state starts anew.
+        policy: acts.
         task: gives the score's scale.
-        env: made by `make_environment(task)`; it is reset.
-        seed: of the reset.
-        member: identity for the record.
+        envs: made by `make_environment(task)`, at least as many as seeds; they are reset.
+        seeds: of the resets.
+        member: identity for the records.
+
+    Returns:
+        One rollout a seed.
 
     Raises:
-        SimulationError: the environment raises, gives NaN, or does not end.
+        SimulationError: an environment raises, gives NaN, or does not end.
     """
     started = time.perf_counter()
-    low_A, high_A = env.action_space.low, env.action_space.high  # type: ignore[attr-defined]
-    total, step, state = 0.0, 0, None
-    successes: list[bool] = []
-    seen: list[npt.NDArray[np.float32]] = []
-    try:
-        observation, _ = env.reset(seed=seed)
-        while step < _MAX_STEPS:
-            step += 1
-            seen.append(np.array(observation, dtype=np.float32))  # a copy: some environments reuse their buffer
-            action_BA, state = policy.act(np.asarray(observation)[None], state)
-            observation, reward, terminated, truncated, info = env.step(np.clip(action_BA[0], low_A, high_A))
-            total += float(reward)
-            if "success" in info:
-                successes.append(bool(info["success"]))
-            if terminated or truncated:
-                break
-        else:
+    low_A, high_A = envs[0].action_space.low, envs[0].action_space.high  # type: ignore[attr-defined]
+    episodes = [_Episode(task, env, seed) for env, seed in zip(envs, seeds, strict=False)]
+    live, states = list(episodes), None
+    while live:
+        obs_BD = np.array([episode.observation for episode in live])  # a copy: some environments reuse their buffer
+        actions_BA, states = policy.act(obs_BD, states)
+        actions_BA = np.minimum(np.maximum(actions_BA, low_A), high_A)
+        for episode, obs_D, action_A in zip(live, obs_BD, actions_BA, strict=True):
+            episode.step(obs_D, action_A)
+        if any(episode.wall_s is not None for episode in live):
+            for episode in live:
+                if episode.wall_s is not None:
+                    episode.wall_s = time.perf_counter() - started
+            stay = [place for place, episode in enumerate(live) if episode.wall_s is None]
+            live = [live[place] for place in stay]
+            states = None if states is None else [states[place] for place in stay]
+    return [episode.rollout(policy, member) for episode in episodes]
+
+
+class _Episode:
+    """An episode on its way."""
+
+    def __init__(self, task: Task, env: gym.Env[Any, Any], seed: int) -> None:
+        self._task, self._env, self._seed = task, env, seed
+        self._seen: list[npt.NDArray[Any]] = []
+        self._actions: list[npt.NDArray[np.float32]] = []
+        self._return = 0.0
+        self._success: bool | None = None
+        self.wall_s: float | None = None  # until its end; None before
+        try:
+            self.observation, _ = env.reset(seed=seed)
+        except _FAULTS as error:
+            raise self._told(error) from error
+
+    def step(self, obs_D: npt.NDArray[Any], action_A: npt.NDArray[np.float32]) -> None:
+        """Take a step; the observation is a copy of this episode's own."""
+        self._seen.append(obs_D)
+        self._actions.append(action_A)
+        try:
+            self.observation, reward, terminated, truncated, info = self._env.step(action_A)
+            self._return += float(reward)
+        except _FAULTS as error:
+            raise self._told(error) from error
+        if "success" in info:
+            self._success = bool(info["success"]) or bool(self._success)
+        if terminated or truncated:
+            self.wall_s = 0.0
+        elif len(self._actions) >= _MAX_STEPS:
             raise SimulationError(
-                f"{task.id}, episode seed {seed}: no end after {_MAX_STEPS} steps; give the task a horizon"
+                f"{self._task.id}, episode seed {self._seed}: no end after {_MAX_STEPS} steps; give the task a horizon"
             )
-    except (
-        ArithmeticError,
-        LookupError,
-        TypeError,
-        ValueError,
-        RuntimeError,
-        AttributeError,
-        gym.error.Error,
-    ) as error:
-        raise SimulationError(
-            f"{task.id}, episode seed {seed}, step {step}: {type(error).__name__}: {error}"
-        ) from error
-    if not np.isfinite(total) or not np.isfinite(observation).all():
-        raise SimulationError(
-            f"{task.id}, episode seed {seed}: the environment gave NaN or infinite rewards or observations"
+
+    def rollout(self, policy: Policy, member: str) -> Rollout:
+        """Return what came of it."""
+        if not np.isfinite(self._return) or not np.isfinite(self.observation).all():
+            raise SimulationError(
+                f"{self._task.id}, episode seed {self._seed}: the environment gave NaN or infinite rewards or "
+                "observations"
+            )
+        told = policy.explain(np.stack(self._seen))
+        record = EpisodeRecord(
+            member=member,
+            task=self._task.id,
+            episode_seed=self._seed,
+            episode_return=self._return,
+            normalised_score=self._task.normalised_score(self._return),
+            success=self._success,
+            length=len(self._actions),
+            most_isolated_distance=None if told is None else float(told.distance_B.max()),
+            mean_memory_weight=None if told is None else float(told.weight_B.mean()),
+            simulator=environment_id(self._task),
+            versions=simulator_versions(),
+            wall_s=self.wall_s or 0.0,
         )
-    told = policy.explain(np.stack(seen))
-    return EpisodeRecord(
-        member=member,
-        episode_seed=seed,
-        episode_return=total,
-        normalised_score=task.normalised_score(total),
-        success=any(successes) if successes else None,
-        length=step,
-        most_isolated_distance=None if told is None else float(told.distance_B.max()),
-        mean_memory_weight=None if told is None else float(told.weight_B.mean()),
-        simulator=environment_id(task),
-        versions=simulator_versions(),
-        wall_s=time.perf_counter() - started,
-    )
+        return Rollout(record=record, actions_TA=np.stack(self._actions).astype(np.float32))
+
+    def _told(self, error: Exception) -> SimulationError:
+        step = len(self._actions)
+        return SimulationError(
+            f"{self._task.id}, episode seed {self._seed}, step {step}: {type(error).__name__}: {error}"
+        )

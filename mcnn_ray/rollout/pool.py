@@ -1,50 +1,96 @@
-"""A pool of Ray actors that run episodes; what it returns does not depend on how many there are.
+"""A pool of Ray actors that run episodes; what it returns does not depend on how many there are, nor on who dies.
 
-A work item is (policy, episode seed). Actors hold an environment and the policies they have met; an actor that dies is
-replaced and its item runs again elsewhere. Errors of the environment itself are not tried again: they would repeat.
+A work item is a policy with a few episode seeds, whose episodes run in step. Which seeds go together is fixed by their
+order alone, so an item gives the same bits wherever and however often it runs. An actor that dies or takes too long is
+replaced and its item runs again; when nothing else is left, idle actors run the slowest items a second time.
 """
 
 from __future__ import annotations
 
 import logging
+import statistics
+import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import ray
 
 from mcnn_ray.errors import SimulationError
-from mcnn_ray.rollout.episode import EpisodeRecord, run_episode
+from mcnn_ray.policies.base import Policy
+from mcnn_ray.policies.loading import load_policy
+from mcnn_ray.rollout.episode import Rollout, run_episodes
 from mcnn_ray.tasks.catalogue import Task
 
-__all__ = ["evaluate"]
+__all__ = ["LOCKSTEP", "Evaluation", "Lost", "RolloutPool", "evaluate"]
 
-_ATTEMPTS = 3  # of an item whose actor died
+LOCKSTEP = (
+    4  # episodes in step: more gain little from one call of the policy, and lose the simulators' data in the cache
+)
+_ATTEMPTS = 3  # of an item whose actor died or was too slow, and of starting an actor
+_DEADLINE_S = 600.0  # of one episode
+_SLOW = 2.0  # times the median of its kind an item has taken before it runs a second time
+_POLL_S = 1.0
 
 logger = logging.getLogger(__name__)
 
-Item = tuple[str, int]  # member identity, episode seed
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    member: str
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """An episode that could not be run for no fault of the policy; it is not scored.
+
+    Attributes:
+        member: identity.
+        episode_seed: of the episode.
+        reason: what happened to the processes that ran it.
+    """
+
+    member: str
+    episode_seed: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Rollouts of policies.
+
+    Attributes:
+        rollouts: by policy and then by seed, in the order that was asked for, without those lost.
+        lost: episodes lost to the infrastructure.
+    """
+
+    rollouts: list[Rollout]
+    lost: list[Lost]
 
 
 class _RolloutActor:
-    """Runs episodes one at a time in its own environment."""
+    """Runs items in its own environments, which are made with the first: an error in here would look like death."""
 
-    def __init__(self, task: Task, policies: Mapping[str, str]) -> None:
+    def __init__(self, task: Task) -> None:
         self._task = task
-        self._env: Any = None  # made with the first episode: an error in here would look like the actor's death
-        self._paths = dict(policies)
-        self._loaded: dict[str, Any] = {}
+        self._envs: list[Any] = []
+        self._policies: dict[Any, Policy] = {}  # by reference
 
-    def run(self, member: str, seed: int) -> EpisodeRecord:
-        from mcnn_ray.policies.loading import load_policy
+    def ready(self) -> None:
+        """Return when the process is up."""
+
+    def run(self, item: _Item, policy: list[Any]) -> list[Rollout]:
         from mcnn_ray.tasks.environments import make_environment
 
-        if self._env is None:
-            self._env = make_environment(self._task)
-        if member not in self._loaded:
-            self._loaded = {member: load_policy(Path(self._paths[member]))}  # one at a time: items come by member
-        return run_episode(self._loaded[member], self._task, self._env, seed, member)
+        while len(self._envs) < len(item.seeds):
+            self._envs.append(make_environment(self._task))
+        (reference,) = policy  # in a list, or Ray would build the policy anew for every item
+        if reference not in self._policies:
+            self._policies = {reference: ray.get(reference)}  # one at a time: items come by policy
+        return run_episodes(self._policies[reference], self._task, self._envs, item.seeds, item.member)
 
 
 _REMOTE_ACTOR: Any = ray.remote(num_cpus=1, max_restarts=0)(_RolloutActor)
@@ -56,87 +102,190 @@ def evaluate(
     seeds: Sequence[int],
     *,
     actors: int,
+    backbone: str | None = None,
+    deadline_s: float = _DEADLINE_S,
     progress: Callable[[int, int], None] | None = None,
-    finished: Callable[[str, list[EpisodeRecord]], None] | None = None,
-) -> list[EpisodeRecord]:
-    """Roll out every policy on every seed.
+    finished: Callable[[str, list[Rollout]], None] | None = None,
+) -> Evaluation:
+    """Roll out every policy on every seed, with actors that are started for it; see `RolloutPool`."""
+    with RolloutPool(task, actors=actors, backbone=backbone, deadline_s=deadline_s) as pool:
+        return pool.evaluate(policies, seeds, progress=progress, finished=finished)
+
+
+@dataclass(slots=True)
+class _Running:
+    actor: Any
+    item: _Item | None  # None while the actor starts
+    since: float = field(default_factory=time.monotonic)
+
+
+class RolloutPool:
+    """Actors that are kept between evaluations. Ray must be running.
 
     Args:
         task: whose environment the actors make.
-        policies: member identity to policy directory, on a path that all nodes see.
-        seeds: episode seeds; all policies meet the same.
-        actors: how many run at once, one CPU each, at least 1. Ray must be running.
-        progress: called with (episodes done, episodes in all).
-        finished: called with a policy's identity and records, in the order of the seeds, when its last one is in.
-
-    Returns:
-        One record per (policy, seed), in the order of the policies and then of the seeds.
-
-    Raises:
-        SimulationError: the environment fails in an episode, or actors die again and again at the same one.
+        actors: how many run at once, one CPU each, at least 1; they are started when there is work for them.
+        backbone: dotted name of the class of a user's own that policies may import; see `load_policy`.
+        deadline_s: seconds for an episode; whoever takes longer is ended and the episode runs again.
     """
-    items: deque[Item] = deque((member, seed) for member in policies for seed in seeds)
-    total = len(items)
-    waiting = {member: set(seeds) for member in policies}
-    pool = _Pool(task, {member: str(path.resolve()) for member, path in policies.items()})
-    try:
-        pool.start(min(actors, total))
-        while items or pool.busy:
-            pool.submit(items)
-            for member, seed in pool.collect(items):
-                waiting[member].discard(seed)
-                if finished is not None and not waiting[member]:
-                    finished(member, [pool.records[member, s] for s in seeds])
-            if progress is not None:
-                progress(len(pool.records), total)
-    finally:
-        pool.close()
-    return [pool.records[member, seed] for member in policies for seed in seeds]
 
-
-class _Pool:
-    def __init__(self, task: Task, policies: dict[str, str]) -> None:
-        self._task, self._policies = task, policies
+    def __init__(
+        self, task: Task, *, actors: int, backbone: str | None = None, deadline_s: float = _DEADLINE_S
+    ) -> None:
+        self._task, self._actors, self._backbone, self._deadline_s = task, actors, backbone, deadline_s
         self._idle: list[Any] = []
-        self._attempts: dict[Item, int] = {}
-        self.busy: dict[Any, tuple[Any, Item]] = {}
-        self.records: dict[Item, EpisodeRecord] = {}
+        self._busy: dict[Any, _Running] = {}
+        self._taken: list[float] = []  # seconds an episode took, of items that ended
+        self._clear({})
 
-    def start(self, actors: int) -> None:
-        self._idle += [_REMOTE_ACTOR.remote(self._task, self._policies) for _ in range(actors)]
+    def _clear(self, policies: Mapping[str, Path]) -> None:
+        self._paths = policies
+        self._references: dict[str, Any] = {}  # to policies in Ray's object store, while they are needed
+        self._waiting: deque[_Item] = deque()
+        self._open: list[_Item] = []
+        self._attempts: dict[_Item | None, int] = {}
+        self._rollouts: dict[tuple[str, int], Rollout] = {}
+        self._lost: list[Lost] = []
 
-    def submit(self, items: deque[Item]) -> None:
-        while items and self._idle:
-            actor, item = self._idle.pop(), items.popleft()
-            self.busy[actor.run.remote(*item)] = (actor, item)
+    def __enter__(self) -> RolloutPool:
+        return self
 
-    def collect(self, items: deque[Item]) -> list[Item]:
-        """Wait for an episode and return the items that are done."""
-        done = []
-        ready, _ = ray.wait(list(self.busy), num_returns=1)
-        for reference in ready:
-            actor, item = self.busy.pop(reference)
-            try:
-                self.records[item] = ray.get(reference)
-            except ray.exceptions.RayActorError as error:
-                self._again(item, items, error)
-                self.start(1)
-            except ray.exceptions.RayTaskError as error:
-                raise error.cause if isinstance(error.cause, Exception) else error from None
-            else:
-                self._idle.append(actor)
-                done.append(item)
-        return done
-
-    def _again(self, item: Item, items: deque[Item], error: Exception) -> None:
-        self._attempts[item] = self._attempts.get(item, 0) + 1
-        if self._attempts[item] >= _ATTEMPTS:
-            raise SimulationError(
-                f"{self._task.id}, episode seed {item[1]}: the process died {_ATTEMPTS} times; last: {error}"
-            ) from error
-        logger.warning("a rollout actor died in episode seed %d; the episode runs again", item[1])
-        items.appendleft(item)
-
-    def close(self) -> None:
-        for actor in [*self._idle, *(actor for actor, _ in self.busy.values())]:
+    def __exit__(self, *ignored: object) -> None:
+        for actor in [*self._idle, *(running.actor for running in self._busy.values())]:
             ray.kill(actor)
+        self._idle, self._busy = [], {}
+
+    def evaluate(
+        self,
+        policies: Mapping[str, Path],
+        seeds: Sequence[int],
+        *,
+        progress: Callable[[int, int], None] | None = None,
+        finished: Callable[[str, list[Rollout]], None] | None = None,
+    ) -> Evaluation:
+        """Roll out every policy on every seed.
+
+        Args:
+            policies: member identity to policy directory; this process reads them, the actors need not see them.
+            seeds: episode seeds; all policies meet the same.
+            progress: called with (episodes done, episodes in all).
+            finished: called with a policy's identity and rollouts, in the order of the seeds, when its last one is in.
+
+        Raises:
+            SimulationError: the environment fails in an episode, or actors cannot be started.
+            ArtifactError: a policy directory is damaged.
+        """
+        self._clear(policies)
+        blocks = [tuple(seeds[start : start + LOCKSTEP]) for start in range(0, len(seeds), LOCKSTEP)]
+        items = [_Item(member, block) for member in policies for block in blocks]
+        missing = {member: len(seeds) for member in policies}
+        for ended in self._run(items):
+            if progress is not None:
+                progress(len(self._rollouts) + len(self._lost), len(policies) * len(seeds))
+            missing[ended.member] -= len(ended.seeds)
+            if not missing[ended.member] and finished is not None:
+                finished(ended.member, self._found(ended.member, seeds))
+        rollouts = [rollout for member in policies for rollout in self._found(member, seeds)]
+        return Evaluation(rollouts=rollouts, lost=self._lost)
+
+    def _found(self, member: str, seeds: Sequence[int]) -> list[Rollout]:
+        return [self._rollouts[member, seed] for seed in seeds if (member, seed) in self._rollouts]
+
+    def _run(self, items: Sequence[_Item]) -> Iterator[_Item]:
+        """Run items and yield each as it ends; one that is given up ends too."""
+        self._waiting, self._open = deque(items), list(items)
+        for _ in range(min(self._actors, len(items)) - len(self._idle) - len(self._busy)):
+            self._start()
+        while self._open:
+            self._submit()
+            ready, _ = ray.wait(list(self._busy), num_returns=1, timeout=_POLL_S)
+            ended = [item for reference in ready for item in self._collect(reference)]
+            for item in [*ended, *self._end_late()]:
+                self._open.remove(item)
+                if all(other.member != item.member for other in self._open):
+                    self._references.pop(item.member, None)
+                yield item
+
+    def _start(self) -> None:
+        actor = _REMOTE_ACTOR.remote(self._task)
+        self._busy[actor.ready.remote()] = _Running(actor, None)
+
+    def _submit(self) -> None:
+        while self._idle and (item := self._next()) is not None:
+            if item.member not in self._references:
+                self._references[item.member] = ray.put(load_policy(self._paths[item.member], self._backbone))
+            actor = self._idle.pop()
+            self._busy[actor.run.remote(item, [self._references[item.member]])] = _Running(actor, item)
+
+    def _next(self) -> _Item | None:
+        """Return the next item; when none is left, one that runs for long and only once."""
+        if self._waiting:
+            return self._waiting.popleft()
+        if not self._taken:
+            return None
+        copies = [running.item for running in self._busy.values()]
+        slow = _SLOW * statistics.median(self._taken)
+        late = [
+            running
+            for running in self._busy.values()
+            if running.item is not None
+            and copies.count(running.item) == 1
+            and time.monotonic() - running.since > slow * len(running.item.seeds)
+        ]
+        return min(late, key=lambda running: running.since).item if late else None
+
+    def _collect(self, reference: Any) -> list[_Item]:
+        """Take what a process has done; return the item that ended with it."""
+        running = self._busy.pop(reference)
+        item = running.item
+        try:
+            rollouts = ray.get(reference)
+        except ray.exceptions.RayActorError as error:
+            self._start()
+            return self._again(item, f"the process died: {' '.join(str(error).split())[:200]}")
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause if isinstance(error.cause, Exception) else error from None
+        self._idle.append(running.actor)
+        if item is None or item not in self._open:
+            return []
+        self._taken.append((time.monotonic() - running.since) / len(item.seeds))
+        self._rollouts |= {(item.member, rollout.record.episode_seed): rollout for rollout in rollouts}
+        return [item]
+
+    def _end_late(self) -> list[_Item]:
+        """End whoever is past the deadline; return the items that are given up."""
+        given_up = []
+        for reference, running in list(self._busy.items()):
+            item = running.item
+            limit = self._deadline_s * (len(item.seeds) if item is not None else 1)
+            if item is not None and time.monotonic() - running.since > limit:
+                del self._busy[reference]
+                ray.kill(running.actor)
+                self._start()
+                given_up += self._again(item, f"it took longer than {limit:g} s")
+        return given_up
+
+    def _again(self, item: _Item | None, reason: str) -> list[_Item]:
+        """Have an item run again, or give it up; return it then."""
+        if item is not None and (item not in self._open or self._runs(item)):
+            return []
+        self._attempts[item] = self._attempts.get(item, 0) + 1
+        if item is None:
+            if self._attempts[item] >= _ATTEMPTS:
+                raise SimulationError(f"{self._task.id}: no rollout process could be started; {reason}")
+        elif self._attempts[item] < _ATTEMPTS:
+            logger.warning("episode seeds %s run again; %s", item.seeds, reason)
+            self._waiting.appendleft(item)
+        elif len(item.seeds) > 1:  # one of them may be at fault: each gets tries of its own
+            singles = [_Item(item.member, (seed,)) for seed in item.seeds]
+            self._waiting.extendleft(singles)
+            self._open += singles[1:]
+            self._open[self._open.index(item)] = singles[0]
+        else:
+            lost = Lost(member=item.member, episode_seed=item.seeds[0], reason=f"{_ATTEMPTS} times {reason}")
+            self._lost.append(lost)
+            return [item]
+        return []
+
+    def _runs(self, item: _Item) -> bool:
+        return any(running.item == item for running in self._busy.values())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mcnn_ray.errors import ArtifactError
+from mcnn_ray.errors import ArtifactError, SimulationError
 from mcnn_ray.member import Member
 from mcnn_ray.policies.loading import load_policy
 from mcnn_ray.report.results import Row, summarise
-from mcnn_ray.rollout.episode import EVALUATION_SEED, EpisodeRecord
-from mcnn_ray.rollout.pool import evaluate
+from mcnn_ray.rollout.episode import EVALUATION_SEED
+from mcnn_ray.rollout.pool import Evaluation, evaluate
 from mcnn_ray.sweep.cluster import cluster_cpus, ray_session
 from mcnn_ray.sweep.runner import Watcher
 from mcnn_ray.tasks.catalogue import find_task
@@ -18,8 +18,13 @@ __all__ = ["evaluate_policy"]
 
 
 def evaluate_policy(
-    directory: Path, episodes: int, actors: int | None, first_seed: int | None, watch: Watcher
-) -> tuple[Row, list[EpisodeRecord]]:
+    directory: Path,
+    episodes: int,
+    actors: int | None,
+    first_seed: int | None,
+    watch: Watcher,
+    backbone: str | None = None,
+) -> tuple[Row, Evaluation]:
     """Roll a policy out in the task it was trained for.
 
     Args:
@@ -28,15 +33,17 @@ def evaluate_policy(
         actors: how many run at once; None takes one per CPU.
         first_seed: seed of the first episode; None takes the reporting seeds.
         watch: told of progress.
+        backbone: dotted name of the class of a user's own that the policy may import; see `load_policy`.
 
     Returns:
-        The result with its intervals; the episodes in the order of their seeds.
+        The result with its intervals; the episodes in the order of their seeds, and those lost.
 
     Raises:
         ArtifactError: not a policy directory, or a damaged one.
+        ConfigError: the backbone cannot be imported or used.
         SimulationError: an episode cannot be run.
     """
-    card = load_policy(directory).card
+    card = load_policy(directory, backbone).card
     try:
         task, identity = find_task(card["task"]), str(card["identity"])
         member = Member.from_parameters(card["member"])
@@ -44,11 +51,15 @@ def evaluate_policy(
         raise ArtifactError(f"{directory / 'policy.json'} does not say what the policy is ({error!r})") from error
     start = EVALUATION_SEED if first_seed is None else first_seed
     with ray_session():
-        records = evaluate(
+        evaluation = evaluate(
             task,
             {identity: directory},
             range(start, start + episodes),
             actors=min(actors or cluster_cpus(), cluster_cpus()),
+            backbone=backbone,
             progress=lambda done, total: watch("rollouts, episodes", done, total),
         )
-    return summarise({identity: member}, {identity: records})[0], records
+    if not evaluation.rollouts:
+        raise SimulationError(f"every episode was lost: {evaluation.lost[0].reason}")
+    records = [rollout.record for rollout in evaluation.rollouts]
+    return summarise({identity: member}, {identity: records})[0], evaluation

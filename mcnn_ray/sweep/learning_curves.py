@@ -43,13 +43,21 @@ class SnapshotEvaluator:
         task: to roll out in.
         episodes: of each snapshot.
         actors: that roll out at the same time.
+        backbone: of the members, a class of a user's own.
         tell: called with the snapshots evaluated and known of.
     """
 
     def __init__(
-        self, plan: SweepPlan, task: Task, *, episodes: int, actors: int, tell: Callable[[int, int], None]
+        self,
+        plan: SweepPlan,
+        task: Task,
+        *,
+        episodes: int,
+        actors: int,
+        backbone: str | None,
+        tell: Callable[[int, int], None],
     ) -> None:
-        self._plan, self._task = plan, task
+        self._plan, self._task, self._backbone = plan, task, backbone
         self._episodes, self._actors, self._tell = episodes, actors, tell
         self._ended = threading.Event()
         self._error: BaseException | None = None
@@ -99,10 +107,14 @@ class SnapshotEvaluator:
             {name: self._plan.snapshot(*snapshot) for name, snapshot in snapshots.items()},
             range(SELECTION_SEED, SELECTION_SEED + self._episodes),
             actors=self._actors,
-            finished=lambda name, records: self._file(*snapshots[name], records),
+            backbone=self._backbone,
+            finished=lambda name, rollouts: self._file(*snapshots[name], [rollout.record for rollout in rollouts]),
         )
 
     def _file(self, identity: str, step: int, records: list[Any]) -> None:
+        if not records:  # all lost, and told in the log
+            shutil.rmtree(self._plan.snapshot(identity, step))
+            return
         (row,) = summarise({identity: self._plan.members[identity]}, {identity: records})
         path = self._plan.evaluations(identity)
         points = [point for point in read_evaluations(path) if point["step"] != step]

@@ -76,7 +76,7 @@ def export_pack(
 
 def _policy(studies: Studies, trained: TrainedPack, place: int) -> Any:
     member = trained.pack.members[place]
-    return studies.of(member).policy(member, trained.pack.layers(place))
+    return studies.of(member).policy(member, trained.pack.parameters(place))
 
 
 def _curve(trained: TrainedPack, position: int, steps: int) -> dict[str, Any]:

@@ -70,7 +70,7 @@ class SweepPlan:
 
     def episodes(self, identity: str) -> Path:
         """Return the file of a member's episode records."""
-        return self.folder / "members" / identity / "episodes.json"
+        return self.folder / "members" / identity / "episodes.parquet"
 
     def checkpoints(self, pack: PlannedPack) -> Path:
         """Return the folder of a pack's checkpoints."""

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from mcnn_ray.artifacts import locked, read_json, write_json, write_text
+from mcnn_ray.certified_states import ALL_DEMONSTRATED, held_out_states, rollout_isolation
 from mcnn_ray.certify import certificate_of
 from mcnn_ray.config import SweepConfig
-from mcnn_ray.core.certificate import Certificate
-from mcnn_ray.errors import McnnError
+from mcnn_ray.core.certificate import Certificate, Isolation
+from mcnn_ray.errors import ArtifactError, McnnError, SimulationError
+from mcnn_ray.member import CodebookKey
 from mcnn_ray.policies.base import save_policy
 from mcnn_ray.policies.loading import load_policy
 from mcnn_ray.report.figures import save_score_figure
 from mcnn_ray.report.results import Row, rows_to_csv, summarise
-from mcnn_ray.rollout.episode import EVALUATION_SEED, EpisodeRecord
+from mcnn_ray.rollout.episode import EVALUATION_SEED, EpisodeRecord, Rollout
 from mcnn_ray.rollout.pool import evaluate
+from mcnn_ray.rollout.records import read_records, write_rollouts
 from mcnn_ray.sweep.capacity import Capacity, measure_capacity, split_by_memory
 from mcnn_ray.sweep.cluster import cluster_cpus, ray_session
 from mcnn_ray.sweep.learning_curves import SnapshotEvaluator, read_evaluations
@@ -32,6 +36,8 @@ from mcnn_ray.tasks.environments import simulator_versions
 from mcnn_ray.tracking import MemberResult, Tracker
 
 __all__ = ["SweepResult", "Watcher", "run_sweep"]
+
+logger = logging.getLogger(__name__)
 
 _CERTIFIED_STATES = 2000  # demonstrations, evenly spaced; `mcnn certify` checks all and more
 
@@ -149,6 +155,7 @@ def _train(plan: SweepPlan, studies: Studies, config: SweepConfig, capacity: Cap
                     studies.task,
                     episodes=config.curve_episodes,
                     actors=capacity.snapshot_actors,
+                    backbone=config.backbone,
                     tell=lambda done, total: tell("rollouts of snapshots", done, total),
                 )
             )
@@ -213,29 +220,40 @@ def _evaluate_members(
         or any(record.versions != simulator_versions() for record in found)
     }
 
-    def keep(identity: str, episodes: list[EpisodeRecord]) -> None:
-        write_json(plan.episodes(identity), {"records": [record.row() for record in episodes]})
-        records[identity] = episodes
+    def keep(identity: str, rollouts: list[Rollout]) -> None:
+        write_rollouts(plan.episodes(identity), rollouts)
+        records[identity] = [rollout.record for rollout in rollouts]
 
     if missing:
-        evaluate(
+        evaluation = evaluate(
             task,
             missing,
             seeds,
             actors=cluster_cpus(),
+            backbone=config.backbone,
             progress=lambda done, total: tell("rollouts, episodes", done, total),
             finished=keep,
         )
+        for lost in evaluation.lost:
+            logger.warning(
+                "%s, episode seed %d is lost and not scored: %s",
+                plan.members[lost.member].label,
+                lost.episode_seed,
+                lost.reason,
+            )
+        silent = [identity for identity, found in records.items() if not found]
+        if silent:
+            raise SimulationError(
+                f"every episode of {plan.members[silent[0]].label} was lost: {evaluation.lost[0].reason}"
+            )
     return records
 
 
 def _read_records(path: Path) -> list[EpisodeRecord]:
-    if not path.exists():
-        return []
     try:
-        return [EpisodeRecord(**row) for row in read_json(path)["records"]]
-    except (KeyError, TypeError):
-        return []  # of another version: the episodes run again
+        return read_records(path)
+    except ArtifactError:
+        return []  # none yet, or of another version: the episodes run again
 
 
 def _file_members(
@@ -274,16 +292,33 @@ def _curves(plan: SweepPlan, identity: str) -> dict[str, list[tuple[int, float]]
 def _certify(
     plan: SweepPlan, studies: Studies, records: Mapping[str, Sequence[EpisodeRecord]], tell: Watcher
 ) -> dict[str, Certificate]:
-    """Certify each setting with a codebook, over its memories and a sample of the demonstrations."""
-    settings: dict[str, list[str]] = {}
+    """Certify each setting with a codebook.
+
+    Actions are checked at its memories and over a sample of the demonstrations, and of those held out where members
+    learn from a part. How far the states lie from the memories is also told over all demonstrations and all rollouts.
+    """
+    settings: dict[tuple[str, CodebookKey], list[str]] = {}
     for identity in records:
         member = plan.members[identity]
-        if member.memory_key is not None:
-            settings.setdefault(member.setting_label, []).append(identity)
+        if member.codebook_key is not None:
+            settings.setdefault((member.setting_label, member.codebook_key), []).append(identity)
     certificates = {}
-    for done, (label, identities) in enumerate(settings.items()):
-        policies = [load_policy(plan.policy(identity)) for identity in identities]
-        obs_ND = studies.of(plan.members[identities[0]]).demonstrations.observations_ND
-        certificates[label] = certificate_of(policies, obs_ND[:: -(-len(obs_ND) // _CERTIFIED_STATES)])
+    for done, ((label, codebook_key), identities) in enumerate(settings.items()):
+        policies = [load_policy(plan.policy(identity), plan.members[identity].backbone) for identity in identities]
+        member = plan.members[identities[0]]
+        learned = studies.of(member).demonstrations
+        demonstrated = Isolation(
+            name=ALL_DEMONSTRATED,
+            episodes=learned.episodes,
+            states=learned.steps,
+            most_isolated_distance=studies.of(member).codebooks[codebook_key].most_isolated_distance,
+        )
+        certificates[label] = certificate_of(
+            policies,
+            learned.observations_ND,
+            held_out_ND=held_out_states(studies.demonstrations, learned) if member.demonstrations is not None else None,
+            sample=_CERTIFIED_STATES,
+            isolation=[demonstrated, *rollout_isolation([r for identity in identities for r in records[identity]])],
+        )
         tell("certificates", done + 1, len(settings))
     return certificates

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,12 +30,15 @@ from mcnn_ray.data.minari_store import task_demonstrations
 from mcnn_ray.errors import ArtifactError, ConfigError
 from mcnn_ray.member import CodebookKey, Member, MemoryKey
 from mcnn_ray.policies.base import Policy
-from mcnn_ray.policies.mlp import Memories, MlpPolicy
+from mcnn_ray.policies.blended import Memories
+from mcnn_ray.policies.mlp import MlpPolicy, mlp_layers
+from mcnn_ray.policies.module import ModulePolicy
 from mcnn_ray.policies.nearest import NearestPolicy
 from mcnn_ray.tasks.catalogue import Task
 from mcnn_ray.training.data import NearestMemories
+from mcnn_ray.training.module_network import check_backbone
 
-__all__ = ["Studies", "Study", "open_studies", "open_study"]
+__all__ = ["Studies", "Study", "make_study", "open_studies", "open_study"]
 
 _CODEBOOK_FORMAT = 1  # raised whenever the same settings give another codebook
 
@@ -134,17 +137,15 @@ class Study:
         units_MA = self.action_scale.to_unit(self.memory_actions(key))
         return NearestMemories(actions_NA=units_MA[book.nearest_N], distances_N=book.distances_N)
 
-    def policy(
-        self, member: Member, layers: list[tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]] | None = None
-    ) -> Policy:
+    def policy(self, member: Member, parameters: Mapping[str, npt.NDArray[np.float32]] | None = None) -> Policy:
         """Build a member's policy.
 
         Args:
             member: what it is.
-            layers: of its trained network, or None for methods without one.
+            parameters: of its trained network, as `Pack.parameters` gives them; None for methods without one.
         """
         card = self.card(member)
-        if layers is None:
+        if parameters is None:
             return NearestPolicy(
                 card, self.standardiser, self.action_scale, self.obs_ND, self.demonstrations.actions_NA
             )
@@ -158,7 +159,9 @@ class Study:
                 lambda_=member.lambda_,
                 L=member.L,
             )
-        return MlpPolicy(card, self.standardiser, self.action_scale, layers, memories)
+        if member.backbone is not None:
+            return ModulePolicy(card, self.standardiser, self.action_scale, member.backbone, parameters, memories)
+        return MlpPolicy(card, self.standardiser, self.action_scale, mlp_layers(parameters), memories)
 
     def card(self, member: Member) -> dict[str, Any]:
         """Return where a policy comes from, for its directory."""
@@ -207,14 +210,18 @@ def open_studies(config: SweepConfig) -> Studies:
 
     Raises:
         DatasetError: missing, damaged, or not fit for the task.
-        ConfigError: the task or a subset asked for does not exist.
+        ConfigError: the task or a subset asked for does not exist, or a backbone cannot be used.
     """
     task = config.find_task()
     demonstrations = task_demonstrations(task)
     parts = {
-        count: _study(config, task, demonstrations if count is None else demonstrations.subset(count))
+        count: make_study(config, task, demonstrations if count is None else demonstrations.subset(count))
         for count in config.demonstrations or (None,)
     }
+    if config.backbone is not None and any(member.trained for member in config.members()):
+        check_backbone(
+            config.backbone, demonstrations.observations_ND.shape[1], demonstrations.actions_NA.shape[1]
+        )  # here, not in a worker after minutes
     return Studies(task=task, demonstrations=demonstrations, parts=parts)
 
 
@@ -224,7 +231,13 @@ def open_study(config: SweepConfig) -> Study:
     return study
 
 
-def _study(config: SweepConfig, task: Task, demonstrations: Demonstrations) -> Study:
+def make_study(config: SweepConfig, task: Task, demonstrations: Demonstrations) -> Study:
+    """Hold demonstrations against a task and scale them.
+
+    Raises:
+        DatasetError: they are not fit for the task.
+        ConfigError: there are fewer steps than a batch has.
+    """
     demonstrations, action_space = check_demonstrations(
         demonstrations,
         task,

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 __all__ = ["StackedMlp", "StackedNetwork"]
@@ -36,6 +38,9 @@ class StackedNetwork(Protocol):
     def initial(self, seed: int) -> torch.Tensor:
         """Return a member's (F,) float32 first parameters, on the CPU."""
 
+    def by_name(self, parameters_F: torch.Tensor) -> dict[str, npt.NDArray[np.float32]]:
+        """Return copies of one member's parameters under the names that its policy gives them."""
+
     def views(self, parameters_GF: torch.Tensor) -> Any:
         """Return what `forward` and `backward` take: views of the parameters of G members."""
 
@@ -52,6 +57,7 @@ class _Layer:
 
     weight: torch.Tensor  # (G, in, out)
     transposed: torch.Tensor  # (G, out, in)
+    stored: torch.Tensor  # whichever of the two is contiguous
     bias: torch.Tensor  # (G, 1, out)
 
 
@@ -75,7 +81,6 @@ class StackedMlp:
         self.gradients_GF = torch.zeros(group, self.size, device=device)
         self._gradients = self.views(self.gradients_GF)
         *self._hidden, self.output_GBA = [torch.empty(group, batch, width, device=device) for width in widths[1:]]
-        self._hidden_mT = [hidden.mT for hidden in self._hidden]
         self._back = [torch.empty_like(hidden) for hidden in self._hidden]
         self._ones_G1B = torch.ones(1, 1, batch, device=device).expand(group, 1, batch)
         self._inputs_GBD = torch.empty(0)
@@ -86,18 +91,33 @@ class StackedMlp:
         flat_1F = torch.zeros(1, self.size)
         for layer in self.views(flat_1F):
             bound = layer.weight.shape[1] ** -0.5
-            layer.weight.uniform_(-bound, bound, generator=generator)
+            # Drawn in the order (in, out), however it is stored.
+            layer.weight.copy_(torch.empty(layer.weight.shape).uniform_(-bound, bound, generator=generator))
             layer.bias.uniform_(-bound, bound, generator=generator)
         return flat_1F[0]
+
+    def by_name(self, parameters_F: torch.Tensor) -> dict[str, npt.NDArray[np.float32]]:
+        """Return copies of `layers.i.weight` (in, out) and `layers.i.bias` (out,) of one member."""
+        arrays = {}
+        for i, layer in enumerate(self.views(parameters_F[None])):
+            arrays[f"layers.{i}.weight"] = layer.weight[0].cpu().numpy().copy()
+            arrays[f"layers.{i}.bias"] = layer.bias[0, 0].cpu().numpy().copy()
+        return arrays
 
     def views(self, parameters_GF: torch.Tensor) -> list[_Layer]:
         """Return the weight (G, in, out) and bias (G, 1, out) of each layer, as views."""
         layers = []
         for i, (fan_in, fan_out) in enumerate(itertools.pairwise(self._widths)):
             first, second = self._starts[2 * i], self._starts[2 * i + 1]
-            weight = parameters_GF[:, first : first + fan_in * fan_out].unflatten(1, (fan_in, fan_out))
+            numbers_GN = parameters_GF[:, first : first + fan_in * fan_out]
             bias = parameters_GF[:, second : second + fan_out].unsqueeze(1)
-            layers.append(_Layer(weight, weight.mT, bias))
+            # Long rows: products with rows of 28 numbers take up to twice as long.
+            if fan_in < fan_out:
+                stored = numbers_GN.unflatten(1, (fan_in, fan_out))
+                layers.append(_Layer(stored, stored.mT, stored, bias))
+            else:
+                stored = numbers_GN.unflatten(1, (fan_out, fan_in))
+                layers.append(_Layer(stored.mT, stored, stored, bias))
         return layers
 
     def forward(self, views: list[_Layer], inputs_GBD: torch.Tensor) -> None:
@@ -111,9 +131,13 @@ class StackedMlp:
     def backward(self, views: list[_Layer], gradient_GBA: torch.Tensor) -> None:
         """Write the parameters' gradient, given that of the last outputs."""
         gradient = gradient_GBA
-        inputs_mT = [self._inputs_GBD.mT, *self._hidden_mT]
+        inputs = [self._inputs_GBD, *self._hidden]
         for i in reversed(range(len(views))):
-            torch.bmm(inputs_mT[i], gradient, out=self._gradients[i].weight)
+            stored = self._gradients[i].stored
+            if stored is self._gradients[i].weight:
+                torch.bmm(inputs[i].mT, gradient, out=stored)
+            else:
+                torch.bmm(gradient.mT, inputs[i], out=stored)
             torch.bmm(self._ones_G1B, gradient, out=self._gradients[i].bias)  # a sum over the batch, as a product
             if i > 0:
                 back = self._back[i - 1]

@@ -16,7 +16,9 @@ import torch
 
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.member import Member
+from mcnn_ray.policies.mlp import mlp_layers
 from mcnn_ray.training.data import Shard, TrainingData
+from mcnn_ray.training.module_network import StackedModule
 from mcnn_ray.training.networks import StackedMlp, StackedNetwork
 from mcnn_ray.training.stepping import Buffers, Stepper, stepping_order
 
@@ -76,6 +78,9 @@ class Pack:
         batch = self.members[0].batch_size or 0
         if self._shard is not None:
             batch = len(range(batch)[self._shard.rows(batch)])
+        backbone = self.members[0].backbone
+        if backbone is not None:
+            return StackedModule(backbone, self._widths[0], self._widths[-1], group, batch, self.device)
         return StackedMlp(self._widths, group, batch, self.device)
 
     def _members_at_once(self) -> int:
@@ -137,11 +142,13 @@ class Pack:
         self._parts = {key: self._parts[key] for key in dict.fromkeys(m.demonstrations for m in self.members)}
         self._steppers = self._make_steppers()
 
+    def parameters(self, position: int) -> dict[str, npt.NDArray[np.float32]]:
+        """Return copies of the parameters of the member at a position, by name: what `Study.policy` takes."""
+        return self._network(1).by_name(self._parameters_PF[self._row_P[position]])
+
     def layers(self, position: int) -> list[tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]]:
-        """Return the weight (in, out) and bias (out,) of each layer of the member at a position, as copies."""
-        row = self._row_P[position]
-        views = self._network(1).views(self._parameters_PF[row : row + 1])
-        return [(layer.weight[0].cpu().numpy().copy(), layer.bias[0, 0].cpu().numpy().copy()) for layer in views]
+        """Return the weight (in, out) and bias (out,) of each layer of the MLP at a position, as copies."""
+        return mlp_layers(self.parameters(position))
 
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return copies of all that a resumed run needs; the step is also the sampler's state."""
@@ -181,10 +188,10 @@ class Pack:
 
 
 def _check(members: Sequence[Member], parts: Mapping[int | None, TrainingData]) -> None:
-    shapes = {(member.hidden, member.batch_size) for member in members}
+    shapes = {(member.hidden, member.backbone, member.batch_size) for member in members}
     if len(shapes) != 1:
-        raise ConfigError(f"a pack needs members of one shape, got {len(shapes)} (hidden, batch size)")
-    batch_size = shapes.pop()[1]
+        raise ConfigError(f"a pack needs members of one shape, got {len(shapes)} (hidden, backbone, batch size)")
+    batch_size = members[0].batch_size
     if batch_size is None:
         raise ConfigError(f"{members[0].method} is not trained and cannot be in a pack")
     least = min(len(data.obs_ND) for data in parts.values())

@@ -8,16 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcnn_ray.core.blend import blend, sigma_beta
-from mcnn_ray.core.certificate import (
-    GAP_ASSUMPTIONS,
-    Certificate,
-    MemoryFunction,
-    check_states,
-    inexact_memories,
-    most_isolated_distance,
-    sub_optimality_bound,
-    width_bound,
-)
+from mcnn_ray.core.certificate import GAP_ASSUMPTIONS, Certificate, Isolation, sub_optimality_bound, width_bound
+from mcnn_ray.core.consistency import MemoryFunction, check_states, inexact_memories, most_isolated_distance
 from mcnn_ray.core.normalise import ActionScale
 from mcnn_ray.core.search import MemorySearch
 
@@ -288,5 +280,35 @@ def test_certificate_becomes_json_with_everything_in_it():
     assert values["holds"] is True
     assert (values["lambda"], values["L"], values["functions"], values["memories"]) == (1.0, 1.0, 2, 20)
     assert values["checked"][0]["width"] == found.checked[0].width
+    assert (values["checked"][0]["states"], values["checked"][0]["drawn_from"]) == (300, 300)
     assert values["gap_bound"] is None
     assert len(values["gap_assumptions"]) == 4
+
+
+def test_sets_of_which_only_distances_are_known_have_a_width_bound_and_no_part_in_whether_it_holds():
+    rollouts = Isolation(name="rollouts", episodes=4, states=400, most_isolated_distance=2.0)
+    found = dataclasses.replace(certificate(consistent(0, 0.5, 1.5)), isolation=(rollouts,))
+    values = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert found.holds
+    assert values["isolation"] == [
+        {
+            "name": "rollouts",
+            "episodes": 4,
+            "states": 400,
+            "most_isolated_distance": 2.0,
+            "width_bound": pytest.approx(2 * 1.5 * (1 - math.exp(-1.0))),
+        }
+    ]
+
+
+def test_certificate_says_over_which_sets_each_part_was_checked():
+    rollouts = Isolation(name="rollouts", episodes=4, states=400, most_isolated_distance=2.0)
+    single = dataclasses.replace(certificate(consistent(0, 1.0, 1.0)), isolation=(rollouts,))
+    assert single.covers == {
+        "stored_action": ["memories"],
+        "cones": ["some"],
+        "width": [],
+        "most_isolated_distance": ["some", "rollouts"],
+    }
+    several = certificate(consistent(0, 1.0, 1.0), consistent(0, 1.0, 1.0, network_seed=1))
+    assert several.covers["width"] == ["some"]

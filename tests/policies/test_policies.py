@@ -10,8 +10,9 @@ from mcnn_ray.artifacts import write_directory
 from mcnn_ray.core.normalise import ActionScale, Standardiser
 from mcnn_ray.errors import ArtifactError, DatasetError
 from mcnn_ray.policies.base import save_policy
+from mcnn_ray.policies.blended import Memories
 from mcnn_ray.policies.loading import load_policy
-from mcnn_ray.policies.mlp import Memories, MlpPolicy
+from mcnn_ray.policies.mlp import MlpPolicy
 from mcnn_ray.policies.nearest import NearestPolicy
 
 RNG = np.random.default_rng(0)

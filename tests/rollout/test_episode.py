@@ -8,11 +8,16 @@ from mcnn_ray.core.normalise import ActionScale, Standardiser
 from mcnn_ray.errors import DatasetError, SimulationError
 from mcnn_ray.policies.nearest import NearestPolicy
 from mcnn_ray.rollout import episode
-from mcnn_ray.rollout.episode import run_episode
+from mcnn_ray.rollout.episode import run_episodes
 from mcnn_ray.tasks.catalogue import CATALOGUE, find_task
 from mcnn_ray.tasks.environments import make_environment
 
 PEN = CATALOGUE["pen-expert-v1"]
+
+
+def run_episode(policy, task, env, seed, member):
+    (rollout,) = run_episodes(policy, task, [env], [seed], member)
+    return rollout.record
 
 
 def nearest_policy(demonstrations):

@@ -7,14 +7,20 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from mcnn_ray.errors import DatasetError, SimulationError
+from mcnn_ray.errors import DatasetError
 from mcnn_ray.policies.base import save_policy
+from mcnn_ray.rollout import pool
 from mcnn_ray.rollout.pool import evaluate
 from mcnn_ray.tasks.catalogue import CATALOGUE
 from tests.rollout.test_episode import nearest_policy
 
 PEN = CATALOGUE["pen-expert-v1"]
-SEEDS = range(100, 106)
+SEEDS = range(100, 106)  # one block of episodes in step, and a part of one
+
+
+def untimed(evaluation):
+    assert not evaluation.lost
+    return [replace(rollout.record, wall_s=0) for rollout in evaluation.rollouts]
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +33,7 @@ def policies(tmp_path_factory, pen_demonstrations):
 
 @pytest.fixture(scope="module")
 def one_actor(policies, ray_running):
-    return [replace(record, wall_s=0) for record in evaluate(PEN, policies, SEEDS, actors=1)]
+    return untimed(evaluate(PEN, policies, SEEDS, actors=1))
 
 
 def test_records_come_by_policy_and_seed(one_actor):
@@ -36,7 +42,7 @@ def test_records_come_by_policy_and_seed(one_actor):
 
 
 def test_records_do_not_depend_on_the_number_of_actors(policies, one_actor, ray_running):
-    assert [replace(record, wall_s=0) for record in evaluate(PEN, policies, SEEDS, actors=2)] == one_actor
+    assert untimed(evaluate(PEN, policies, SEEDS, actors=2)) == one_actor
 
 
 def test_records_survive_the_death_of_actors(policies, one_actor, ray_running):
@@ -55,12 +61,12 @@ def test_records_survive_the_death_of_actors(policies, one_actor, ray_running):
     thread = threading.Thread(target=kill_actors, args=(stop,))
     thread.start()
     try:
-        records = evaluate(PEN, policies, SEEDS, actors=2)
+        evaluation = evaluate(PEN, policies, SEEDS, actors=2)
     finally:
         stop.set()
         thread.join()
     assert killed
-    assert [replace(record, wall_s=0) for record in records] == one_actor
+    assert untimed(evaluation) == one_actor
 
 
 def test_each_policy_is_handed_over_when_its_last_episode_ends(policies, one_actor, ray_running):
@@ -71,20 +77,43 @@ def test_each_policy_is_handed_over_when_its_last_episode_ends(policies, one_act
         SEEDS,
         actors=2,
         progress=lambda done, total: progress.append((done, total)),
-        finished=lambda member, records: handed.setdefault(member, records),
+        finished=lambda member, rollouts: handed.setdefault(member, rollouts),
     )
-    assert [replace(r, wall_s=0) for member in policies for r in handed[member]] == one_actor
+    assert [replace(rollout.record, wall_s=0) for member in policies for rollout in handed[member]] == one_actor
     assert progress[-1] == (12, 12)
 
 
-def test_actor_that_always_dies_is_told_after_three_tries(tmp_path, policies, ray_running):
-    class Deadly(type(PEN)):
-        def normalised_score(self, episode_return):
-            os.kill(os.getpid(), signal.SIGKILL)
+def troubled(method):
+    """The pen task, with something else done when an episode's score is asked for."""
+    task = type("Troubled", (type(PEN),), {"__slots__": (), "normalised_score": method})
+    return task(**{name: getattr(PEN, name) for name in PEN.__slots__})
 
-    deadly = Deadly(**{name: getattr(PEN, name) for name in PEN.__slots__})
-    with pytest.raises(SimulationError, match="episode seed 100: the process died 3 times"):
-        evaluate(deadly, {"six": policies["six"]}, [100], actors=1)
+
+def test_episode_whose_process_always_dies_is_lost_and_the_others_are_scored(
+    policies, one_actor, ray_running, monkeypatch
+):
+    monkeypatch.setattr(pool, "_ATTEMPTS", 1)
+    fatal = one_actor[1].episode_return
+
+    def die(task, episode_return):
+        if episode_return == fatal or abs(episode_return - fatal) < 1e-3 * abs(fatal):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return PEN.normalised_score(episode_return)
+
+    evaluation = evaluate(troubled(die), {"six": policies["six"]}, SEEDS[:2], actors=2)
+    assert [rollout.record.episode_seed for rollout in evaluation.rollouts] == [SEEDS[0]]
+    assert [(lost.member, lost.episode_seed) for lost in evaluation.lost] == [("six", SEEDS[1])]
+    assert "1 times the process died" in evaluation.lost[0].reason
+
+
+def test_episode_past_its_deadline_is_ended_and_lost(policies, ray_running, monkeypatch):
+    monkeypatch.setattr(pool, "_ATTEMPTS", 2)
+    def sleep(task, episode_return):
+        time.sleep(60)
+
+    evaluation = evaluate(troubled(sleep), {"six": policies["six"]}, [100], actors=1, deadline_s=2.0)
+    assert evaluation.rollouts == []
+    assert evaluation.lost[0].reason == "2 times it took longer than 2 s"
 
 
 def test_policy_of_another_task_is_refused_with_its_own_words(policies, ray_running):

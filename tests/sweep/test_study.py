@@ -102,11 +102,8 @@ def test_training_and_policy_agree_on_every_memory(pen_dataset, tmp_path, kind):
     study = open_study(asked)
     study.learn_codebooks([member], tmp_path)
     nearest = study.nearest_memories(member.memory_key)
-    layers = [
-        (np.zeros((45, 8), np.float32), np.zeros(8, np.float32)),
-        (np.zeros((8, 24), np.float32), np.zeros(24, np.float32)),
-    ]
-    policy = study.policy(member, layers)
+    shapes = {"layers.0.weight": (45, 8), "layers.0.bias": 8, "layers.1.weight": (8, 24), "layers.1.bias": 24}
+    policy = study.policy(member, {name: np.zeros(shape, np.float32) for name, shape in shapes.items()})
     (book,) = study.codebooks.values()
     np.testing.assert_array_equal(
         policy.act(study.demonstrations.observations_ND[book.rows_M])[0], nearest.actions_NA[book.rows_M]
