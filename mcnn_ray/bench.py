@@ -229,6 +229,9 @@ def _compared(
 
 
 if __name__ == "__main__":
-    from mcnn_ray.cli_bench import bench_app
+    import sys
 
-    bench_app(prog_name="python -m mcnn_ray.bench")
+    from mcnn_ray.cli_bench import bench_app
+    from mcnn_ray.terminal import run_app
+
+    run_app(bench_app, sys.argv[1:], prog_name="python -m mcnn_ray.bench")

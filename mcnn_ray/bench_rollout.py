@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import gymnasium as gym
 import ray
+import torch
 
 from mcnn_ray.config import SweepConfig
 from mcnn_ray.data.collect import collect_episodes
@@ -29,6 +30,7 @@ __all__ = ["bench_rollout"]
 
 _ROUNDS = 5  # of pool and simulator in turn
 _TRAINED_STEPS = 1000
+_LEAST_ROWS = 400  # more than a batch
 _ROWS_A_MEMORY = 2  # of the demonstrations that the policies learn from
 
 
@@ -132,10 +134,8 @@ def _replay(raw: Sequence[Any], rollouts: Sequence[Rollout]) -> None:
 
 def _train(task: Task, policies: int, memories: int, folder: Path, watch: Watch) -> dict[str, Path]:
     """Record demonstrations, train the policies and write their directories."""
-    needed = -(-_ROWS_A_MEMORY * memories // (task.horizon or memories))
-    demonstrations = collect_episodes(
-        task, max(2, needed), progress=lambda done: watch("demonstrations", done, max(2, needed))
-    )
+    needed = -(-max(_ROWS_A_MEMORY * memories, _LEAST_ROWS) // (task.horizon or memories))
+    demonstrations = collect_episodes(task, needed, progress=lambda done: watch("demonstrations", done, needed))
     config = SweepConfig.parse(
         {
             "task": task.id,
@@ -152,6 +152,7 @@ def _train(task: Task, policies: int, memories: int, folder: Path, watch: Watch)
     study.learn_codebooks(members, folder / "cache")
     (key,) = {member.memory_key for member in members if member.memory_key is not None}
     data = make_training_data(study.obs_ND, study.units, {key: study.nearest_memories(key)})
+    torch.set_num_threads(1)  # two wait for each other, for long on a busy machine
     pack = Pack(members, data)
     while pack.step < _TRAINED_STEPS:
         pack.train(100)

@@ -17,8 +17,8 @@ from mcnn_ray.cli_certify import certify
 from mcnn_ray.cli_data import data_app
 from mcnn_ray.cli_memories import memories
 from mcnn_ray.cli_sweep import SweepScript, evaluate, sweep, train
-from mcnn_ray.errors import ArtifactError, ConfigError, McnnError
-from mcnn_ray.terminal import DEFAULT_STORAGE, AsJson, Storage, error_console, output_console, print_json
+from mcnn_ray.errors import ArtifactError, ConfigError
+from mcnn_ray.terminal import DEFAULT_STORAGE, AsJson, Storage, error_console, output_console, print_json, run_app
 
 __all__ = ["app", "main"]
 
@@ -163,18 +163,4 @@ def main(arguments: list[str] | None = None, script: SweepScript | None = None) 
         script: what `mcnn sweep` starts from when a script in `sweeps/` calls it.
     """
     sys.path.insert(0, str(Path.cwd()))  # environments of a user's own module, named module:id
-    given = sys.argv[1:] if arguments is None else arguments
-    debug = "--debug" in given
-    try:
-        app([part for part in given if part != "--debug"], obj=script)
-    except McnnError as error:
-        if debug:
-            raise
-        error_console.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        sys.exit(error.exit_code)
-    except OSError as error:
-        if debug:
-            raise
-        where = f" ({error.filename})" if error.filename else ""
-        error_console.print(f"error: {error.strerror or error}{where}", style="red", markup=False, soft_wrap=True)
-        sys.exit(1)
+    run_app(app, sys.argv[1:] if arguments is None else arguments, obj=script)

@@ -23,6 +23,8 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from mcnn_ray.errors import McnnError
+
 __all__ = [
     "DEFAULT_STORAGE",
     "AsJson",
@@ -33,6 +35,7 @@ __all__ = [
     "output_console",
     "print_facts",
     "print_json",
+    "run_app",
 ]
 
 Storage = Annotated[Path, typer.Option("--storage", help="Folder for sweeps, caches and the MLflow store.")]
@@ -96,6 +99,30 @@ class StageProgress:
             error_console.print(f"{stage}: {shown:,} of {whole:,}", highlight=False)
         if ended:
             self._ended.add(stage)
+
+
+def run_app(app: typer.Typer, arguments: list[str], **options: Any) -> None:
+    """Run a command line; faults end it with one sentence and status 1 or 2, or with their traceback under --debug.
+
+    Args:
+        app: whose commands are run.
+        arguments: without the program's name.
+        options: of the call, e.g. `obj` or `prog_name`.
+    """
+    debug = "--debug" in arguments
+    try:
+        app([part for part in arguments if part != "--debug"], **options)
+    except McnnError as error:
+        if debug:
+            raise
+        error_console.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(error.exit_code)
+    except OSError as error:
+        if debug:
+            raise
+        where = f" ({error.filename})" if error.filename else ""
+        error_console.print(f"error: {error.strerror or error}{where}", style="red", markup=False, soft_wrap=True)
+        sys.exit(1)
 
 
 def print_facts(facts: dict[str, Any]) -> None:

@@ -108,6 +108,7 @@ def test_episode_whose_process_always_dies_is_lost_and_the_others_are_scored(
 
 def test_episode_past_its_deadline_is_ended_and_lost(policies, ray_running, monkeypatch):
     monkeypatch.setattr(pool, "_ATTEMPTS", 2)
+
     def sleep(task, episode_return):
         time.sleep(60)
 
