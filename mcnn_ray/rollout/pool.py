@@ -26,9 +26,7 @@ from mcnn_ray.tasks.catalogue import Task
 
 __all__ = ["LOCKSTEP", "Evaluation", "Lost", "RolloutPool", "evaluate"]
 
-LOCKSTEP = (
-    4  # episodes in step: more gain little from one call of the policy, and lose the simulators' data in the cache
-)
+LOCKSTEP = 8  # episodes in step: more gain little, and lose the simulators' data from the cache
 _ATTEMPTS = 3  # of an item whose actor died or was too slow, and of starting an actor
 _DEADLINE_S = 600.0  # of one episode
 _SLOW = 2.0  # times the median of its kind an item has taken before it runs a second time

@@ -1,3 +1,4 @@
+import contextlib
 import os
 import signal
 import threading
@@ -15,7 +16,7 @@ from mcnn_ray.tasks.catalogue import CATALOGUE
 from tests.rollout.test_episode import nearest_policy
 
 PEN = CATALOGUE["pen-expert-v1"]
-SEEDS = range(100, 106)  # one block of episodes in step, and a part of one
+SEEDS = range(100, 110)  # one block of episodes in step, and a part of one
 
 
 def untimed(evaluation):
@@ -38,7 +39,7 @@ def one_actor(policies, ray_running):
 
 def test_records_come_by_policy_and_seed(one_actor):
     assert [(r.member, r.episode_seed) for r in one_actor] == [(m, s) for m in ("six", "three") for s in SEEDS]
-    assert len({record.episode_return for record in one_actor}) > 6
+    assert len({record.episode_return for record in one_actor}) > 10
 
 
 def test_records_do_not_depend_on_the_number_of_actors(policies, one_actor, ray_running):
@@ -51,11 +52,12 @@ def test_records_survive_the_death_of_actors(policies, one_actor, ray_running):
     def kill_actors(stop):
         while not stop.is_set() and len(killed) < 2:
             for process in psutil.Process().children(recursive=True):  # of this test's own Ray alone
-                if "_RolloutActor.run" in process.name() + " ".join(process.cmdline()):
-                    os.kill(process.pid, signal.SIGKILL)
-                    killed.append(process.pid)
-                    break
-            time.sleep(0.1)
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if "_RolloutActor.run" in process.name() + " ".join(process.cmdline()):
+                        process.kill()
+                        killed.append(process.pid)
+                        break
+            time.sleep(0.02)
 
     stop = threading.Event()
     thread = threading.Thread(target=kill_actors, args=(stop,))
@@ -80,7 +82,7 @@ def test_each_policy_is_handed_over_when_its_last_episode_ends(policies, one_act
         finished=lambda member, rollouts: handed.setdefault(member, rollouts),
     )
     assert [replace(rollout.record, wall_s=0) for member in policies for rollout in handed[member]] == one_actor
-    assert progress[-1] == (12, 12)
+    assert progress[-1] == (20, 20)
 
 
 def troubled(method):
