@@ -16,6 +16,7 @@ from mcnn_ray.cli_bench import bench_app
 from mcnn_ray.cli_certify import certify
 from mcnn_ray.cli_data import data_app
 from mcnn_ray.cli_memories import memories
+from mcnn_ray.cli_replay import replay
 from mcnn_ray.cli_sweep import SweepScript, evaluate, sweep, train
 from mcnn_ray.errors import ArtifactError, ConfigError
 from mcnn_ray.terminal import DEFAULT_STORAGE, AsJson, Storage, error_console, output_console, print_json, run_app
@@ -130,6 +131,7 @@ app.command()(memories)
 app.command()(train)
 app.command()(sweep)
 app.command()(evaluate)
+app.command()(replay)
 app.command()(certify)
 
 

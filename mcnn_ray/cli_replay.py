@@ -1,0 +1,47 @@
+"""`mcnn replay`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mcnn_ray.terminal import AsJson, print_facts, print_json
+
+__all__ = ["replay"]
+
+
+def replay(
+    record: Annotated[Path, typer.Argument(help="Parquet file of episodes, e.g. members/ID/episodes.parquet.")],
+    episode_seed: Annotated[int | None, typer.Option("--episode-seed", help="Of the episode.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a recorded episode again with its actions; ends with status 1 if it earns something else.
+
+    Example: mcnn replay runs/quickstart/members/0123456789ab/episodes.parquet --episode-seed 1000003
+    """
+    from mcnn_ray.errors import SimulationError
+    from mcnn_ray.rollout.records import read_rollout
+    from mcnn_ray.rollout.replay import replay as run_again
+
+    rollout = read_rollout(record, episode_seed)
+    again = run_again(rollout)
+    facts = {
+        "task": rollout.record.task,
+        "episode_seed": rollout.record.episode_seed,
+        "recorded_return": rollout.record.episode_return,
+        "return": again.episode_return,
+        "recorded_length": rollout.record.length,
+        "length": again.length,
+        "recorded_success": rollout.record.success,
+        "success": again.success,
+        "same": again.same(rollout),
+    }
+    (print_json if as_json else print_facts)(facts)
+    if not again.same(rollout):
+        versions = "; ".join(f"{name} {then}, here {now}" for name, (then, now) in again.other_versions.items())
+        raise SimulationError(
+            f"the episode earned {rollout.record.episode_return!r} when it was recorded and {again.episode_return!r} "
+            f"now ({versions or 'with the same versions: the simulator does not repeat itself on this machine'})"
+        )
