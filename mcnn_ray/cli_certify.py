@@ -133,7 +133,8 @@ def sweep_lines(certificates: Mapping[str, Certificate]) -> list[str]:
         "distance of the most isolated state, standardised units, least and greatest of the settings:",
     ]
     for name, values in distances.items():
-        lines.append(f"  {name} ({_different(sizes[name])}): {min(values):.3g} to {max(values):.3g}")
+        span = dict.fromkeys(f"{value:.3g}" for value in (min(values), max(values)))
+        lines.append(f"  {name} ({_different(sizes[name])}): {' to '.join(span)}")
     return lines
 
 

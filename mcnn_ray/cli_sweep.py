@@ -241,17 +241,11 @@ def print_result(result: SweepResult) -> None:
 
 
 def _print_certificates(result: SweepResult) -> None:
-    if not result.certificates:
-        return
-    broken = [label for label, found in result.certificates.items() if not found.holds]
-    told = f"does not hold for {', '.join(broken)}" if broken else "holds"
-    output_console.print(
-        f"certificate (exact at memories, inside the cones, within the width bound): {told}, "
-        f"{len(result.certificates)} settings checked",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
+    from mcnn_ray.cli_certify import sweep_lines
+
+    if result.certificates:
+        for line in sweep_lines(result.certificates):
+            output_console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _policy_directory(policy: str, storage: Path) -> Path:

@@ -121,13 +121,9 @@ class ChangedBit(MlpPolicy):
 class BeyondL(MlpPolicy):
     """Its network's part is a tenth larger than it says."""
 
-    def _actions(self, obs_BD):
-        right = self.memories
-        self.memories = dataclasses.replace(right, L=1.1 * right.L)
-        try:
-            return super()._actions(obs_BD)
-        finally:
-            self.memories = right
+    def __init__(self, *parts):
+        super().__init__(*parts)
+        self._L = np.float32(1.1 * self._L)
 
 
 class Softened(MlpPolicy):

@@ -40,7 +40,7 @@ from mcnn_ray.training.module_network import check_backbone
 
 __all__ = ["Studies", "Study", "make_study", "open_studies", "open_study"]
 
-_CODEBOOK_FORMAT = 1  # raised whenever the same settings give another codebook
+_CODEBOOK_FORMAT = 2  # raised whenever the same settings give another codebook
 
 
 @dataclass(kw_only=True)
