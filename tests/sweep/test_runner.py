@@ -332,7 +332,7 @@ def test_ctrl_c_ends_a_sweep_in_one_sentence_and_the_same_command_continues(pen_
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=150)
     assert process.returncode == 130
     assert output == ""
     assert "interrupted; the same command continues from the last checkpoints" in errors

@@ -5,7 +5,6 @@ import time
 
 import numpy as np
 import psutil
-import pytest
 
 from mcnn_ray.config import SweepConfig
 from mcnn_ray.policies.loading import load_policy
@@ -79,10 +78,9 @@ def kill_a_worker(plan, killed):
         killed.append(workers[0].pid)
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_group_goes_on_from_its_checkpoints_when_a_worker_dies(tmp_path, pen_dataset, ray_running, shared):
-    changes = {"steps": 4000, **({"method": "bc", "seed": 0, "steps": 1500} if shared else {})}
-    plan, studies = planned(tmp_path / "workers", pen_dataset, 1 if shared else 2, **changes)
+def test_group_goes_on_from_its_checkpoints_when_a_worker_dies(tmp_path, pen_dataset, ray_running):
+    changes = {"steps": 3000}
+    plan, studies = planned(tmp_path / "workers", pen_dataset, 2, **changes)
     killed, told = [], []
     killer = threading.Thread(target=kill_a_worker, args=(plan, killed))
     killer.start()
@@ -90,6 +88,4 @@ def test_group_goes_on_from_its_checkpoints_when_a_worker_dies(tmp_path, pen_dat
     killer.join()
     assert killed
     assert told[-1][0] == told[-1][1]
-    assert_same_layers(
-        layers(plan), layers(trained_here(tmp_path / "here", pen_dataset, **changes)), 1e-3 if shared else 0
-    )
+    assert_same_layers(layers(plan), layers(trained_here(tmp_path / "here", pen_dataset, **changes)), 0)
