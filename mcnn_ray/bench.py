@@ -18,13 +18,21 @@ from mcnn_ray.core.codebook import CODEBOOK_METHODS, learn_codebook, memory_coun
 from mcnn_ray.core.distance import nearest_memory
 from mcnn_ray.core.neural_gas import grow_neural_gas, snap_to_rows
 from mcnn_ray.core.search import MemorySearch
+from mcnn_ray.errors import ConfigError
 
-__all__ = ["bench_memories", "compare_methods", "made_toy", "made_trajectories"]
+__all__ = ["bench_memories", "check_device", "compare_methods", "made_toy", "made_trajectories"]
 
 Float32Array = npt.NDArray[np.float32]
 _EPISODE = 200  # steps of a made trajectory
 _LATENT = 8  # numbers that move it
 _TOY_STEPS = 100  # of an episode
+
+
+def check_device(device: str) -> None:
+    """Raise ConfigError unless a device is `cpu`, or `cuda` where there is one."""
+    here = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+    if device not in here:
+        raise ConfigError(f"device '{device}' is not here; use {' or '.join(here)}")
 
 
 def made_trajectories(points: int, dim: int, seed: int) -> Float32Array:

@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium as gym
 import ray
@@ -20,6 +20,7 @@ from mcnn_ray.policies.base import save_policy
 from mcnn_ray.rollout.episode import EVALUATION_SEED, Rollout
 from mcnn_ray.rollout.pool import LOCKSTEP, RolloutPool
 from mcnn_ray.sweep.cluster import cluster_cpus, ray_session
+from mcnn_ray.sweep.runner import Watcher
 from mcnn_ray.sweep.study import make_study
 from mcnn_ray.tasks.catalogue import Task, find_task
 from mcnn_ray.tasks.environments import environment_id
@@ -32,13 +33,6 @@ _ROUNDS = 5  # of pool and simulator in turn
 _TRAINED_STEPS = 1000
 _LEAST_ROWS = 400  # more than a batch
 _ROWS_A_MEMORY = 2  # of the demonstrations that the policies learn from
-
-
-class Watch(Protocol):
-    """Sees how far it is."""
-
-    def __call__(self, stage: str, done: float, total: float) -> None:
-        """Take a stage's name, what is done of it and what there is in all."""
 
 
 class _RawActor:
@@ -63,7 +57,7 @@ _REMOTE_RAW: Any = ray.remote(num_cpus=0)(_RawActor)  # it works while the pool 
 
 
 def bench_rollout(
-    task_id: str, *, policies: int, episodes: int, memories: int, actors: int, watch: Watch
+    task_id: str, *, policies: int, episodes: int, memories: int, actors: int, watch: Watcher
 ) -> dict[str, Any]:
     """Time rollouts of `mcnn+mlp` policies that are trained for it, by seed, on demonstrations recorded for it.
 
@@ -132,7 +126,7 @@ def _replay(raw: Sequence[Any], rollouts: Sequence[Rollout]) -> None:
     ray.get([actor.replay.remote(rollouts[place :: len(raw)]) for place, actor in enumerate(raw)])
 
 
-def _train(task: Task, policies: int, memories: int, folder: Path, watch: Watch) -> dict[str, Path]:
+def _train(task: Task, policies: int, memories: int, folder: Path, watch: Watcher) -> dict[str, Path]:
     """Record demonstrations, train the policies and write their directories."""
     needed = -(-max(_ROWS_A_MEMORY * memories, _LEAST_ROWS) // (task.horizon or memories))
     demonstrations = collect_episodes(task, needed, progress=lambda done: watch("demonstrations", done, needed))

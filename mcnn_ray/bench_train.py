@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mcnn_ray.bench import check_device
 from mcnn_ray.bench_yardsticks import Readings, StepShape, Yardsticks, made_buffer
 from mcnn_ray.errors import ConfigError, McnnError
 from mcnn_ray.member import Member, make_member
@@ -69,9 +70,7 @@ class TrainBench:
 
     def check(self) -> None:
         """Raise ConfigError when it cannot be measured here."""
-        here = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
-        if self.device not in here:
-            raise ConfigError(f"device '{self.device}' is not here; use {' or '.join(here)}")
+        check_device(self.device)
         if self.precision not in ("float32", "tf32"):
             raise ConfigError(f"unknown precision '{self.precision}'; valid: float32, tf32")
         if self.precision == "tf32" and self.device == "cpu":

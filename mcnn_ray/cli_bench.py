@@ -57,12 +57,9 @@ def memories(
 
     Example: mcnn bench memories --points 25000,100000 --memories 2500,10000
     """
-    import torch
+    from mcnn_ray.bench import bench_memories, check_device
 
-    from mcnn_ray.bench import bench_memories
-
-    if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
-        raise ConfigError(f"device '{device}' is not here; use cpu{' or cuda' if torch.cuda.is_available() else ''}")
+    check_device(device)
     if task is not None:
         _compare(task, fraction, seed, as_json)
         return

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from mcnn_ray.core.search import ExactRanks, Float32Array, Int64Array, check_memories, check_queries
+from mcnn_ray.core.search import ExactSearch, Float32Array, Int64Array, MemorySearch, check_queries
 
 __all__ = ["BatchSearch"]
 
@@ -20,16 +20,15 @@ class BatchSearch:
     the results are those of `MemorySearch`, bit for bit, whatever observations share a batch.
 
     Args:
-        memories_MD: (M, D) float32, standardised, finite, M >= 1.
-
-    Raises:
-        ValueError: the shape is another, or a memory is not finite.
+        single: search for one observation at a time, whose memories and ranks are taken, not made again; so the two may
+            not be called at once.
     """
 
-    def __init__(self, memories_MD: Float32Array) -> None:
-        self.memories_MD = check_memories(memories_MD)
-        self._exact = ExactRanks(self.memories_MD, self.memories_MD.shape[1] + 1)
-        self._table = self._exact.table("F").T  # (W, M), row-major
+    def __init__(self, single: ExactSearch) -> None:
+        self.memories_MD = single.memories_MD
+        self._exact = single.exact
+        table_MW = single.table if isinstance(single, MemorySearch) else single.exact.table("F")
+        self._table = table_MW.T  # (W, M), row-major
         self._query_BW = np.empty((0, len(self._table)), dtype=np.float32)
         self._rank_BM = np.empty((0, len(self.memories_MD)), dtype=np.float32)
 

@@ -206,14 +206,18 @@ class MemorySearch:
     Args:
         memories_MD: (M, D) float32, standardised, finite, M >= 1.
 
+    Attributes:
+        exact: ranks and exact distances of all memories.
+        table: (M, W) float32, column-major, what `exact` ranks by.
+
     Raises:
         ValueError: the shape is another, or a memory is not finite.
     """
 
     def __init__(self, memories_MD: Float32Array) -> None:
         self.memories_MD = check_memories(memories_MD)
-        self._exact = ExactRanks(self.memories_MD, self.memories_MD.shape[1] + 1)
-        self._table = self._exact.table("F")  # column-major, since the product is fastest so
+        self.exact = ExactRanks(self.memories_MD, self.memories_MD.shape[1] + 1)
+        self.table = self.exact.table("F")  # column-major, since the product is fastest so
         shortening = shorten(self.memories_MD)
         self._short: tuple[ExactRanks, Float32Array] | None = None
         if shortening:
@@ -252,10 +256,10 @@ class MemorySearch:
                 found, squared = short.nearest(self._rank_M, most=self._most)
                 if found >= 0:
                     return found, squared
-        if self._exact.ask(x_D):
-            self._table.dot(self._exact.query, self._rank_M)
-            return self._exact.nearest(self._rank_M)
-        return self._exact.measured(np.arange(len(self.memories_MD)))
+        if self.exact.ask(x_D):
+            self.table.dot(self.exact.query, self._rank_M)
+            return self.exact.nearest(self._rank_M)
+        return self.exact.measured(np.arange(len(self.memories_MD)))
 
 
 class TreeSearch:
@@ -267,13 +271,16 @@ class TreeSearch:
     Args:
         memories_MD: (M, D) float32, standardised, finite, M >= 1.
 
+    Attributes:
+        exact: exact distances of all memories.
+
     Raises:
         ValueError: the shape is another, or a memory is not finite.
     """
 
     def __init__(self, memories_MD: Float32Array) -> None:
         self.memories_MD = check_memories(memories_MD)
-        self._exact = ExactRanks(self.memories_MD, self.memories_MD.shape[1] + 1)
+        self.exact = ExactRanks(self.memories_MD, self.memories_MD.shape[1] + 1)
         self._tree = cKDTree(self.memories_MD.astype(np.float64), copy_data=False)
 
     def __call__(self, obs_BD: Float32Array) -> tuple[Int64Array, Float32Array]:
@@ -294,8 +301,8 @@ class TreeSearch:
             return int(index_2[0]), first
         # Of equally near memories the tree returns any.
         near_C = self._tree.query_ball_point(x_D, first * _NEAR_TIE, return_sorted=True)
-        self._exact.ask(x_D)
-        found, squared = self._exact.measured(np.array(near_C))
+        self.exact.ask(x_D)
+        found, squared = self.exact.measured(np.array(near_C))
         return found, math.sqrt(squared)
 
 

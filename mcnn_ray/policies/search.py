@@ -22,7 +22,7 @@ class PolicySearch:
 
     def __init__(self, memories_MD: npt.NDArray[np.float32]) -> None:
         self._one = make_search(memories_MD)
-        self._some = BatchSearch(memories_MD)
+        self._some = BatchSearch(self._one)
 
     def __call__(self, obs_BD: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
         """Find the nearest memory of each observation.

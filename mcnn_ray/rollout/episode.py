@@ -19,7 +19,15 @@ from mcnn_ray.policies.base import Policy
 from mcnn_ray.tasks.catalogue import Task
 from mcnn_ray.tasks.environments import environment_id, simulator_versions
 
-__all__ = ["EVALUATION_SEED", "SELECTION_SEED", "EpisodeRecord", "Rollout", "run_episodes"]
+__all__ = [
+    "EVALUATION_SEED",
+    "FAULTS",
+    "SELECTION_SEED",
+    "EpisodeRecord",
+    "Rollout",
+    "environment_fault",
+    "run_episodes",
+]
 
 # Episode k of an evaluation has the seed EVALUATION_SEED + k. Demonstrations are recorded from seed 0 on, and choosing
 # hyperparameters has its own range, so that nothing is reported on starts that were seen before.
@@ -27,7 +35,8 @@ EVALUATION_SEED = 1_000_000
 SELECTION_SEED = 2_000_000
 
 _MAX_STEPS = 100_000  # an environment that never ends is stopped here
-_FAULTS = (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError, AttributeError, gym.error.Error)
+# What environments raise when they fail.
+FAULTS = (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError, AttributeError, gym.error.Error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +131,11 @@ def run_episodes(
     return [episode.rollout(policy, member) for episode in episodes]
 
 
+def environment_fault(task_id: str, seed: int, step: int, error: Exception) -> SimulationError:
+    """Return what one of `FAULTS` that an environment raised is to a user: with its place."""
+    return SimulationError(f"{task_id}, episode seed {seed}, step {step}: {type(error).__name__}: {error}")
+
+
 class _Episode:
     """An episode on its way."""
 
@@ -134,7 +148,7 @@ class _Episode:
         self.wall_s: float | None = None  # until its end; None before
         try:
             self.observation, _ = env.reset(seed=seed)
-        except _FAULTS as error:
+        except FAULTS as error:
             raise self._told(error) from error
 
     def step(self, obs_D: npt.NDArray[Any], action_A: npt.NDArray[np.float32]) -> None:
@@ -144,7 +158,7 @@ class _Episode:
         try:
             self.observation, reward, terminated, truncated, info = self._env.step(action_A)
             self._return += float(reward)
-        except _FAULTS as error:
+        except FAULTS as error:
             raise self._told(error) from error
         if "success" in info:
             self._success = bool(info["success"]) or bool(self._success)
@@ -180,7 +194,4 @@ class _Episode:
         return Rollout(record=record, actions_TA=np.stack(self._actions).astype(np.float32))
 
     def _told(self, error: Exception) -> SimulationError:
-        step = len(self._actions)
-        return SimulationError(
-            f"{self._task.id}, episode seed {self._seed}, step {step}: {type(error).__name__}: {error}"
-        )
+        return environment_fault(self._task.id, self._seed, len(self._actions), error)

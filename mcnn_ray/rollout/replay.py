@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import gymnasium as gym
-
-from mcnn_ray.errors import SimulationError
-from mcnn_ray.rollout.episode import Rollout
+from mcnn_ray.rollout.episode import FAULTS, Rollout, environment_fault
 from mcnn_ray.tasks.catalogue import find_task
 from mcnn_ray.tasks.environments import make_environment, simulator_versions
 
@@ -60,10 +57,8 @@ def replay(rollout: Rollout) -> Replay:
                 successes.append(bool(info["success"]))
             if terminated or truncated:
                 break
-    except (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError, gym.error.Error) as error:
-        raise SimulationError(
-            f"{record.task}, episode seed {record.episode_seed}, step {length}: {type(error).__name__}: {error}"
-        ) from error
+    except FAULTS as error:
+        raise environment_fault(record.task, record.episode_seed, length, error) from error
     finally:
         env.close()
     installed = simulator_versions()

@@ -72,7 +72,7 @@ def pack_bytes(members: Sequence[Member], studies: Studies) -> tuple[int, int]:
     parts = {member.demonstrations for member in members}
     rows = {part: len(studies.parts[part].obs_ND) for part in parts}
     some = studies.of(members[0])
-    dim, actions = some.obs_ND.shape[1], some.units.shape[1]
+    dim, actions = some.obs_ND.shape[1], some.demonstrations.actions_NA.shape[1]
     memories = {(member.demonstrations, member.memory_key) for member in members if member.memory_key is not None}
     tables = sum(rows.values()) * (dim + actions) + sum(rows[part] for part, _ in memories) * (actions + 1)
     widths = (dim, *members[0].hidden, actions)

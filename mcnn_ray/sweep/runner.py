@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -163,23 +164,17 @@ def _train(plan: SweepPlan, studies: Studies, config: SweepConfig, capacity: Cap
             return
         progress = PackProgress(packs, lambda done, total: tell("training, member-steps", done, total))
         if config.workers > 1:
-            train_with_workers(
-                plan,
-                studies,
-                workers=config.workers,
-                checkpoint_s=config.checkpoint_s,
-                snapshot_steps=config.evaluate_every,
-                progress=progress,
-            )
+            train = functools.partial(train_with_workers, workers=config.workers)
         else:
-            train_plan(
-                plan,
-                studies,
-                checkpoint_s=config.checkpoint_s,
-                snapshot_steps=config.evaluate_every,
-                at_once=capacity.packs_at_once,
-                progress=progress,
-            )
+            train = functools.partial(train_plan, at_once=capacity.packs_at_once)
+        train(
+            plan,
+            packs,
+            studies,
+            checkpoint_s=config.checkpoint_s,
+            snapshot_steps=config.evaluate_every,
+            progress=progress,
+        )
 
 
 def _failures(plan: SweepPlan) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from collections.abc import Sequence
 from typing import Any
 
 from ray import tune
@@ -23,6 +24,7 @@ _FAILURES = 3  # of a trial whose process dies; it continues from its checkpoint
 
 def train_plan(
     plan: SweepPlan,
+    packs: Sequence[PlannedPack],
     studies: Studies,
     *,
     checkpoint_s: float,
@@ -30,10 +32,11 @@ def train_plan(
     at_once: int,
     progress: PackProgress,
 ) -> None:
-    """Train all packs that are not finished, each as a Tune trial on one GPU or CPU. Ray must be running.
+    """Train packs, each as a Tune trial on one GPU or CPU. Ray must be running.
 
     Args:
         plan: of the sweep.
+        packs: of it, that are not finished.
         studies: what the members learn from, with their codebooks.
         checkpoint_s: seconds between the checkpoints of a pack.
         snapshot_steps: between policies written on the way; 0 for none.
@@ -52,7 +55,7 @@ def train_plan(
     trainable = tune.with_parameters(_trial, plan=plan, studies=studies, options=options)
     tuner = tune.Tuner(
         tune.with_resources(trainable, {"cpu": 1, "gpu": 1} if cluster_gpus() else {"cpu": 1}),
-        param_space={"pack": tune.grid_search([pack.id for pack in plan.open_packs()])},
+        param_space={"pack": tune.grid_search([pack.id for pack in packs])},
         tune_config=tune.TuneConfig(reuse_actors=True, max_concurrent_trials=at_once),
         run_config=tune.RunConfig(
             name=scratch.name,

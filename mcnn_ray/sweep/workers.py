@@ -11,6 +11,7 @@ import logging
 import os
 import shutil
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import ray
@@ -21,7 +22,7 @@ from ray.train.torch import TorchTrainer, get_device
 from mcnn_ray.errors import McnnError
 from mcnn_ray.sweep.cluster import cluster_gpus
 from mcnn_ray.sweep.packs import default_device, export_pack
-from mcnn_ray.sweep.plan import SweepPlan
+from mcnn_ray.sweep.plan import PlannedPack, SweepPlan
 from mcnn_ray.sweep.progress import PackProgress
 from mcnn_ray.sweep.study import Studies
 from mcnn_ray.training.data import Shard
@@ -50,6 +51,7 @@ _REMOTE_STEPS: Any = ray.remote(num_cpus=0)(_Steps)
 
 def train_with_workers(
     plan: SweepPlan,
+    packs: Sequence[PlannedPack],
     studies: Studies,
     *,
     workers: int,
@@ -57,10 +59,11 @@ def train_with_workers(
     snapshot_steps: int = 0,
     progress: PackProgress,
 ) -> None:
-    """Train all packs that are not finished on a group of Ray Train workers. Ray must be running.
+    """Train packs on a group of Ray Train workers. Ray must be running.
 
     Args:
         plan: of the sweep.
+        packs: of it, that are not finished.
         studies: what the members learn from, with their codebooks.
         workers: at most; one GPU each where the cluster has GPUs, else one CPU.
         checkpoint_s: seconds between the checkpoints of a pack.
@@ -81,7 +84,7 @@ def train_with_workers(
             "inputs": ray.put((plan, studies)),
             "options": {"checkpoint_s": checkpoint_s, "snapshot_steps": snapshot_steps},
             "steps": steps,
-            "packs": plan.open_packs(),
+            "packs": list(packs),
         },
         scaling_config=ray.train.ScalingConfig(
             num_workers=(1, workers),  # type: ignore[arg-type]  # elastic; the annotation is that of Train v1

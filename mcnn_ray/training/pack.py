@@ -16,7 +16,6 @@ import torch
 
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.member import Member
-from mcnn_ray.policies.mlp import mlp_layers
 from mcnn_ray.training.data import Shard, TrainingData
 from mcnn_ray.training.module_network import StackedModule
 from mcnn_ray.training.networks import StackedMlp, StackedNetwork
@@ -62,9 +61,9 @@ class Pack:
         some = next(iter(self._parts.values()))
         self.device = some.obs_ND.device
         self._widths = (some.obs_ND.shape[1], *members[0].hidden, some.actions_NA.shape[1])
-        network = self._network(1)
+        self._single = self._network(1)
         self._sort()
-        initial = [network.initial(self.members[position].seed) for position in self._position_P]
+        initial = [self._single.initial(self.members[position].seed) for position in self._position_P]
         self._parameters_PF = torch.stack(initial).to(self.device)
         self._moments = (torch.zeros_like(self._parameters_PF), torch.zeros_like(self._parameters_PF))
         self._steppers = self._make_steppers()
@@ -89,7 +88,7 @@ class Pack:
     def _make_steppers(self) -> list[Stepper]:
         """Give all members to one stepper on a GPU, and one each on a CPU, where they share their buffers."""
         count, group = len(self.members), self._members_at_once()
-        network = self._network(group)
+        network = self._single if group == 1 else self._network(group)
         buffers = Buffers(CHUNK_STEPS, network.output_GBA, self._widths[0])
         sorted_members = [self.members[position] for position in self._position_P]
         return [
@@ -144,11 +143,7 @@ class Pack:
 
     def parameters(self, position: int) -> dict[str, npt.NDArray[np.float32]]:
         """Return copies of the parameters of the member at a position, by name: what `Study.policy` takes."""
-        return self._network(1).by_name(self._parameters_PF[self._row_P[position]])
-
-    def layers(self, position: int) -> list[tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]]:
-        """Return the weight (in, out) and bias (out,) of each layer of the MLP at a position, as copies."""
-        return mlp_layers(self.parameters(position))
+        return self._single.by_name(self._parameters_PF[self._row_P[position]])
 
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return copies of all that a resumed run needs; the step is also the sampler's state."""

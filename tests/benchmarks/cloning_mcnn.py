@@ -7,6 +7,7 @@ import torch
 from cloning_worker import BATCH, HIDDEN, LEARNING_RATE, Clock, read_job, report
 
 from mcnn_ray.member import make_member
+from mcnn_ray.policies.mlp import mlp_layers
 from mcnn_ray.training.data import TrainingData
 from mcnn_ray.training.pack import Pack
 
@@ -29,7 +30,7 @@ def main() -> None:
         pack.train(steps)  # gives back the loss of every step, as the other loops do
         clock.tick(steps)
     hidden_NH = job.obs_ND
-    *hidden_layers, (last_weight, last_bias) = pack.layers(0)
+    *hidden_layers, (last_weight, last_bias) = mlp_layers(pack.parameters(0))
     for weight, bias in hidden_layers:
         hidden_NH = np.maximum(hidden_NH @ weight + bias, 0.0)
     report(job, clock, np.tanh(hidden_NH @ last_weight + last_bias), ("mcnn-ray",))

@@ -46,7 +46,12 @@ def many_at_once(memories):
     )
 
 
-EVERY = (*EXACT, BatchSearch, many_at_once)
+def in_batches(memories):
+    """`BatchSearch` beside the search for single observations that a policy has."""
+    return BatchSearch(make_search(memories))
+
+
+EVERY = (*EXACT, in_batches, many_at_once)
 NO_EDGES = np.empty((0, 2), dtype=np.int64)
 
 

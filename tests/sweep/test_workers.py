@@ -34,7 +34,7 @@ def trained_here(folder, pen_dataset, **changes):
 def with_workers(plan, studies, told=None):
     packs = plan.open_packs()
     progress = PackProgress(packs, lambda done, total: told is not None and told.append((done, total)))
-    train_with_workers(plan, studies, workers=2, checkpoint_s=0, progress=progress)
+    train_with_workers(plan, packs, studies, workers=2, checkpoint_s=0, progress=progress)
 
 
 def layers(plan):

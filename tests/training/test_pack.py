@@ -8,6 +8,7 @@ import torch
 from mcnn_ray.core.blend import beta_at
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.member import make_member
+from mcnn_ray.policies.mlp import mlp_layers
 from mcnn_ray.training.data import Shard, TrainingData
 from mcnn_ray.training.pack import CHUNK_STEPS, Pack
 from mcnn_ray.training.sampling import sample_rows
@@ -22,6 +23,11 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+def layers(pack, position):
+    """Weight (in, out) and bias (out,) of each layer of a member."""
+    return mlp_layers(pack.parameters(position))
 
 
 def training_data(rows=400, obs=7, actions=4):
@@ -62,12 +68,12 @@ def test_member_trained_in_a_pack_equals_the_same_member_trained_alone(position)
 def autograd_losses(one, data, steps):
     """The same training written with torch's own layers, autograd and Adam."""
     pack = Pack([one], data)
-    layers = []
-    for weight, bias in pack.layers(0):
+    modules = []
+    for weight, bias in layers(pack, 0):
         layer = torch.nn.Linear(*weight.shape)
         layer.weight.data, layer.bias.data = torch.from_numpy(weight.T.copy()), torch.from_numpy(bias)
-        layers += [layer, torch.nn.ReLU()]
-    network = torch.nn.Sequential(*layers[:-1])
+        modules += [layer, torch.nn.ReLU()]
+    network = torch.nn.Sequential(*modules[:-1])
     optimiser = torch.optim.Adam(network.parameters(), lr=one.learning_rate)
     batches = sample_rows(torch.tensor([one.seed]), 0, steps, one.batch_size, torch.tensor([len(data.obs_ND)]))[:, 0]
     losses = []
@@ -186,7 +192,7 @@ def test_resumed_pack_continues_bit_for_bit():
     resumed.load_state(half.state())
     np.testing.assert_array_equal(resumed.train(2 * CHUNK_STEPS), expected[2 * CHUNK_STEPS :])
     for position in range(len(PACK)):
-        for (w, b), (w2, b2) in zip(whole.layers(position), resumed.layers(position), strict=True):
+        for (w, b), (w2, b2) in zip(layers(whole, position), layers(resumed, position), strict=True):
             np.testing.assert_array_equal(w, w2)
             np.testing.assert_array_equal(b, b2)
 
@@ -194,9 +200,9 @@ def test_resumed_pack_continues_bit_for_bit():
 def test_member_at_lambda_zero_gets_no_gradient():
     """All weight is the memory's, so the network cannot matter."""
     pack = Pack([member(lambda_=0.0)], training_data())
-    before = pack.layers(0)
+    before = layers(pack, 0)
     pack.train(50)
-    for (w, b), (w2, b2) in zip(before, pack.layers(0), strict=True):
+    for (w, b), (w2, b2) in zip(before, layers(pack, 0), strict=True):
         np.testing.assert_array_equal(w, w2)
         np.testing.assert_array_equal(b, b2)
 

@@ -11,7 +11,7 @@ from mcnn_ray.training import checkpoint as checkpoint_module
 from mcnn_ray.training.checkpoint import CheckpointWriter, load_checkpoint
 from mcnn_ray.training.pack import Pack
 from mcnn_ray.training.run import Reports, curve_interval, train_pack
-from tests.training.test_pack import PACK, member, training_data
+from tests.training.test_pack import PACK, layers, member, training_data
 
 IDS = [f"m{i}" for i in range(len(PACK))]
 
@@ -37,7 +37,7 @@ def test_interrupted_run_continues_to_the_bits_of_an_undisturbed_one(tmp_path):
     resumed = train_pack(PACK, IDS, training_data(), tmp_path / "b", 0, Reports(progress=taken.append))
     assert min(taken) == 700
     np.testing.assert_array_equal(resumed.curve_SP, whole.curve_SP)
-    np.testing.assert_array_equal(resumed.pack.layers(2)[0][0], whole.pack.layers(2)[0][0])
+    np.testing.assert_array_equal(layers(resumed.pack, 2)[0][0], layers(whole.pack, 2)[0][0])
     assert resumed.pack.step == 1000
 
 
@@ -141,7 +141,7 @@ def test_member_whose_loss_is_not_finite_leaves_and_the_others_do_not_notice(tmp
     assert trained.positions == [0, 2]
     np.testing.assert_array_equal(trained.curve_SP[:, [0, 2]], alone.curve_SP)
     assert np.isnan(trained.curve_SP[-1, 1])
-    np.testing.assert_array_equal(trained.pack.layers(1)[0][0], alone.pack.layers(1)[0][0])
+    np.testing.assert_array_equal(layers(trained.pack, 1)[0][0], layers(alone.pack, 1)[0][0])
 
 
 def test_run_that_lost_a_member_resumes_without_it(tmp_path):
