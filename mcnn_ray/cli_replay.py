@@ -15,18 +15,20 @@ __all__ = ["replay"]
 def replay(
     record: Annotated[Path, typer.Argument(help="Parquet file of episodes, e.g. members/ID/episodes.parquet.")],
     episode_seed: Annotated[int | None, typer.Option("--episode-seed", help="Of the episode.")] = None,
+    video: Annotated[Path | None, typer.Option("--video", help="MP4 file to write.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a recorded episode again with its actions; ends with status 1 if it earns something else.
 
-    Example: mcnn replay runs/quickstart/members/0123456789ab/episodes.parquet --episode-seed 1000003
+    Example: mcnn replay runs/quickstart/members/0123456789ab/episodes.parquet --episode-seed 1000003 --video door.mp4
     """
     from mcnn_ray.errors import SimulationError
     from mcnn_ray.rollout.records import read_rollout
     from mcnn_ray.rollout.replay import replay as run_again
+    from mcnn_ray.rollout.video import save_video
 
     rollout = read_rollout(record, episode_seed)
-    again = run_again(rollout)
+    again = run_again(rollout) if video is None else save_video(rollout, video)
     facts = {
         "task": rollout.record.task,
         "episode_seed": rollout.record.episode_seed,
@@ -37,6 +39,7 @@ def replay(
         "recorded_success": rollout.record.success,
         "success": again.success,
         "same": again.same(rollout),
+        **({} if video is None else {"video": str(video)}),
     }
     (print_json if as_json else print_facts)(facts)
     if not again.same(rollout):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
 
 from mcnn_ray.rollout.episode import FAULTS, Rollout, environment_fault
 from mcnn_ray.tasks.catalogue import find_task
 from mcnn_ray.tasks.environments import make_environment, simulator_versions
 
-__all__ = ["Replay", "replay"]
+__all__ = ["Replay", "replay", "replay_steps"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,31 +49,42 @@ def replay(rollout: Rollout) -> Replay:
         ConfigError: the task is not known here.
         SimulationError: the environment fails.
     """
-    record = rollout.record
-    env = make_environment(find_task(record.task))
-    total, length, successes = 0.0, 0, []
+    env = make_environment(find_task(rollout.record.task))
     try:
-        env.reset(seed=record.episode_seed)
-        for action_A in rollout.actions_TA:
-            _, reward, terminated, truncated, info = env.step(action_A)
-            total += float(reward)
-            length += 1
-            if "success" in info:
-                successes.append(bool(info["success"]))
-            if terminated or truncated:
-                break
-    except FAULTS as error:
-        raise environment_fault(record.task, record.episode_seed, length, error) from error
+        return deque(replay_steps(rollout, env), maxlen=1)[0]
     finally:
         env.close()
-    installed = simulator_versions()
-    return Replay(
-        episode_return=total,
-        success=any(successes) if successes else None,
-        length=length,
-        other_versions={
-            name: (recorded, installed.get(name, "none"))
-            for name, recorded in record.versions.items()
-            if installed.get(name) != recorded
-        },
-    )
+
+
+def replay_steps(rollout: Rollout, env: gym.Env[Any, Any]) -> Iterator[Replay]:
+    """Give the recorded actions to an environment, one by one.
+
+    Args:
+        rollout: with the actions.
+        env: of its task; it is reset with the recorded seed.
+
+    Yields:
+        What has come of it so far: after the reset, and after each step until the environment or the actions end.
+
+    Raises:
+        SimulationError: the environment fails.
+    """
+    record, installed = rollout.record, simulator_versions()
+    other_versions = {
+        name: (recorded, installed.get(name, "none"))
+        for name, recorded in record.versions.items()
+        if installed.get(name) != recorded
+    }
+    total, length, success, ended = 0.0, 0, None, False
+    try:
+        env.reset(seed=record.episode_seed)
+        while True:
+            yield Replay(episode_return=total, success=success, length=length, other_versions=other_versions)
+            if ended or length == len(rollout.actions_TA):
+                return
+            _, reward, terminated, truncated, info = env.step(rollout.actions_TA[length])
+            total, length, ended = total + float(reward), length + 1, terminated or truncated
+            if "success" in info:
+                success = bool(info["success"]) or bool(success)
+    except FAULTS as error:
+        raise environment_fault(record.task, record.episode_seed, length, error) from error

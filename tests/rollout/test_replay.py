@@ -1,18 +1,18 @@
+import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from mcnn_ray.cli import main
-from mcnn_ray.errors import ArtifactError, ConfigError
+from mcnn_ray.data.collect import collect_episodes
 from mcnn_ray.rollout.episode import run_episodes
-from mcnn_ray.rollout.records import read_records, read_rollout, write_rollouts
-from mcnn_ray.rollout.replay import replay
+from mcnn_ray.rollout.records import read_rollout, write_rollouts
+from mcnn_ray.rollout.replay import replay, replay_steps
 from mcnn_ray.tasks.catalogue import CATALOGUE
 from mcnn_ray.tasks.environments import make_environment
 from tests.rollout.test_episode import nearest_policy
 
-PEN = CATALOGUE["pen-expert-v1"]
+PEN, DOOR = CATALOGUE["pen-expert-v1"], CATALOGUE["door-expert-v1"]
 
 
 @pytest.fixture(scope="module")
@@ -27,13 +27,15 @@ def file(rollouts, tmp_path):
     return tmp_path / "episodes.parquet"
 
 
-def test_records_and_actions_come_back_as_they_were_written(rollouts, file):
-    unknown = replace(rollouts[0], record=replace(rollouts[0].record, success=None, normalised_score=None))
-    write_rollouts(file, [unknown, *rollouts[1:]])
-    assert read_records(file) == [unknown.record, *(rollout.record for rollout in rollouts[1:])]
-    found = read_rollout(file, 8)
-    assert found.record == rollouts[1].record
-    np.testing.assert_array_equal(found.actions_TA, rollouts[1].actions_TA)
+@pytest.fixture
+def mcnn_replay(capsys):
+    def run(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            main(["replay", *map(str, arguments)])
+        captured = capsys.readouterr()
+        return ended.value.code or 0, captured.out, " ".join(captured.err.split())
+
+    return run
 
 
 def test_episode_that_ran_in_step_with_others_replays_to_the_last_bit(file):
@@ -45,39 +47,58 @@ def test_episode_that_ran_in_step_with_others_replays_to_the_last_bit(file):
         assert again.other_versions == {}
 
 
-def test_changed_action_is_noticed(file):
+def test_episode_of_another_task_replays_to_the_last_bit(tmp_path):
+    envs = [make_environment(DOOR) for _ in range(2)]
+    ran = run_episodes(nearest_policy(collect_episodes(DOOR, 2, seed=0)), DOOR, envs, [0, 5], "m")
+    write_rollouts(tmp_path / "episodes.parquet", ran)
+    rollout = read_rollout(tmp_path / "episodes.parquet", 5)
+    assert (rollout.record.task, rollout.record.length) == ("door-expert-v1", 200)
+    assert replay(rollout).same(rollout)
+
+
+def test_steps_tell_what_has_come_of_it_so_far(rollouts):
+    env = make_environment(PEN)
+    found = list(replay_steps(rollouts[0], env))
+    assert [again.length for again in found] == list(range(101))
+    assert found[0].episode_return == 0
+    assert found[-1].same(rollouts[0])
+    assert sum(again.same(rollouts[0]) for again in found) == 1
+
+
+def test_changed_and_missing_actions_are_noticed(file):
     rollout = read_rollout(file, 7)
+    shorter = replace(rollout, actions_TA=rollout.actions_TA[:-1])
+    assert not replay(shorter).same(rollout)
     rollout.actions_TA[0] += 0.01
     assert not replay(rollout).same(rollout)
 
 
-@pytest.mark.parametrize("damage", ["cut", "foreign", "missing"])
-def test_file_that_holds_no_episodes_is_told_in_one_sentence(file, damage):
-    if damage == "cut":
-        file.write_bytes(file.read_bytes()[:200])
-    elif damage == "foreign":
-        file.write_text("return,seed")
-    else:
-        file.unlink()
-    with pytest.raises(ArtifactError, match="episodes.parquet (is not a readable|does not exist)"):
-        read_records(file)
+def test_command_gives_recorded_and_replayed_numbers(file, rollouts, mcnn_replay):
+    status, out, _ = mcnn_replay(file, "--episode-seed", 7, "--json")
+    facts = json.loads(out)
+    assert status == 0
+    assert facts["return"] == facts["recorded_return"] == rollouts[0].record.episode_return
+    assert facts["same"] is True
 
 
-def test_episode_that_is_not_in_the_file_is_told_with_those_that_are(file):
-    with pytest.raises(ConfigError, match="no episode of seed 3, but 7 to 9"):
-        read_rollout(file, 3)
-    with pytest.raises(ConfigError, match="holds 3 episodes; name one by --episode-seed, of 7 to 9"):
-        read_rollout(file, None)
+def test_command_ends_with_status_1_when_the_return_is_another_and_names_other_versions(rollouts, file, mcnn_replay):
+    record = rollouts[0].record
+    write_rollouts(file, [replace(rollouts[0], record=replace(record, episode_return=1.0))])
+    status, _, err = mcnn_replay(file)
+    assert status == 1
+    assert "the episode earned 1.0 when it was recorded" in err
+    assert "with the same versions" in err
+    older = replace(record, episode_return=1.0, versions={**record.versions, "mujoco": "2.9"})
+    write_rollouts(file, [replace(rollouts[0], record=older)])
+    assert f"mujoco 2.9, here {record.versions['mujoco']}" in mcnn_replay(file)[2]
 
 
-def test_command_ends_with_status_1_when_the_return_is_another(file, rollouts, capsys):
-    main_ended = lambda *arguments: main(["replay", *map(str, arguments)])  # noqa: E731
-    with pytest.raises(SystemExit) as ended:
-        main_ended(file, "--episode-seed", 7)
-    assert ended.value.code == 0
-    wrong = replace(rollouts[0], record=replace(rollouts[0].record, episode_return=1.0))
-    write_rollouts(file, [wrong])
-    with pytest.raises(SystemExit) as ended:
-        main_ended(file)
-    assert ended.value.code == 1
-    assert "the episode earned 1.0 when it was recorded" in " ".join(capsys.readouterr().err.split())
+def test_what_cannot_be_replayed_is_told_in_one_sentence(rollouts, file, mcnn_replay, tmp_path):
+    assert mcnn_replay("none.parquet")[::2] == (1, "error: none.parquet does not exist")
+    status, _, err = mcnn_replay(file, "--episode-seed", 3)
+    assert (status, err) == (2, f"error: {file} holds no episode of seed 3, but 7 to 9")
+    foreign = replace(rollouts[0], record=replace(rollouts[0].record, task="pen-expret-v1"))
+    write_rollouts(file, [foreign])
+    status, _, err = mcnn_replay(file)
+    assert status == 2
+    assert "did you mean 'pen-expert-v1'?" in err
