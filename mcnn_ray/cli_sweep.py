@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mcnn_ray.errors import ArtifactError, ConfigError
+from mcnn_ray.errors import ArtifactError, ConfigError, SimulationError
 from mcnn_ray.terminal import (
     DEFAULT_STORAGE,
     AsJson,
@@ -53,6 +53,9 @@ Beta = Annotated[str | None, typer.Option("--beta-schedule", help="paper or offi
 Backbone = Annotated[str | None, typer.Option("--backbone", help="A torch.nn.Module class to train, module.Class.")]
 Batch = Annotated[int | None, typer.Option("--batch-size", help="Transitions a step [default: 256].")]
 Hidden = Annotated[str | None, typer.Option("--hidden", help="Widths of the hidden layers [default: 256,256].")]
+StopEarly = Annotated[
+    bool | None, typer.Option("--stop-early", help="End the rollouts of settings that are separated from the best.")
+]
 Episodes = Annotated[int | None, typer.Option("--episodes", help="Rollouts of each member [default: 20].")]
 Demonstrations = Annotated[str | None, typer.Option("--demonstrations", help="Learn from so many episodes only.")]
 Dataset = Annotated[str | None, typer.Option("--dataset", help="Minari id to take instead of the task's own.")]
@@ -128,6 +131,7 @@ def sweep(
     hidden: Hidden = None,
     backbone: Backbone = None,
     episodes: Episodes = None,
+    stop_early: StopEarly = None,
     demonstrations: Demonstrations = None,
     dataset: Dataset = None,
     clip_actions: Clip = None,
@@ -175,24 +179,41 @@ def evaluate(
         int | None, typer.Option("--actors", min=1, help="Rolling out at once [default: all CPUs].")
     ] = None,
     first_seed: Annotated[int | None, typer.Option("--first-seed", min=0, help="Seed of the first episode.")] = None,
+    video: Annotated[bool, typer.Option("--video", help="Write the best, median and worst episode as MP4.")] = False,
+    video_dir: Annotated[
+        Path | None, typer.Option("--video-dir", help="Folder for them [default: STORAGE/videos/MEMBER].")
+    ] = None,
     backbone: TrustedBackbone = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: AsJson = False,
 ) -> None:
     """Roll a policy out in its task; the result does not depend on the number of actors.
 
-    Example: mcnn evaluate runs/quickstart/members/0123456789ab/policy --episodes 20
+    Example: mcnn evaluate runs/quickstart/members/0123456789ab/policy --episodes 20 --video
     """
     from mcnn_ray.report.tables import results_table
+    from mcnn_ray.rollout.video import save_telling_videos
     from mcnn_ray.sweep.evaluation import evaluate_policy
 
     with StageProgress() as progress:
         directory = _policy_directory(policy, storage)
         row, evaluation = evaluate_policy(directory, episodes, actors, first_seed, progress, backbone)
+        rollouts, videos, undrawn = evaluation.rollouts, {}, None
+        if video or video_dir is not None:
+            folder = video_dir or storage / "videos" / rollouts[0].record.member
+            try:
+                videos = save_telling_videos(rollouts, folder, progress)
+            except SimulationError as error:
+                undrawn = error  # the rollouts are done and are shown all the same
     if as_json:
-        print_json({**row.record(), "episodes": [rollout.record.row() for rollout in evaluation.rollouts]})
-        return
-    output_console.print(results_table([row], f"{policy}"))
+        shown = {"videos": {name: str(path) for name, path in videos.items()}} if videos else {}
+        print_json({**row.record(), "episodes": [rollout.record.row() for rollout in rollouts], **shown})
+    else:
+        output_console.print(results_table([row], f"{policy}"))
+        for name, path in videos.items():
+            output_console.print(f"video of the {name} episode: {path}", highlight=False, soft_wrap=True)
+    if undrawn is not None:
+        raise undrawn
 
 
 def _given(flags: dict[str, Any]) -> dict[str, Any]:

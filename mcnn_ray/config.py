@@ -25,9 +25,9 @@ def _as_list(value: Any) -> Any:
     return value if isinstance(value, (list, tuple)) else [value]
 
 
-# Keys that change how a sweep runs and what is seen of it on the way, but not its table.
-_NOT_RESULTS = ("checkpoint_s", "evaluate_every", "curve_episodes", "workers")
-RESERVED_NAMES = ("mlflow.db", "artifacts", "cache", "memories")  # of the storage folder
+# Keys that change how a sweep runs, what is seen of it on the way and how soon it ends, but not what it compares.
+_NOT_RESULTS = ("checkpoint_s", "evaluate_every", "curve_episodes", "workers", "stop_early")
+RESERVED_NAMES = ("mlflow.db", "artifacts", "cache", "memories", "videos")  # of the storage folder
 
 Floats = Annotated[tuple[float, ...], BeforeValidator(_as_list), Field(min_length=1)]
 Ints = Annotated[tuple[int, ...], BeforeValidator(_as_list), Field(min_length=1)]
@@ -56,6 +56,7 @@ class SweepConfig(BaseModel):
         hidden: widths of the hidden layers.
         backbone: dotted name of a torch.nn.Module class to train instead of an MLP.
         episodes: rollouts of each member.
+        stop_early: end the rollouts of settings that are separated from the best one.
         clip_actions: clip demonstrated actions to the environment's bounds instead of refusing them.
         constant_columns: refuse, or ignore, observation columns that never change.
         min_episodes: refuse datasets with fewer episodes.
@@ -86,6 +87,7 @@ class SweepConfig(BaseModel):
     hidden: Ints = (256, 256)
     backbone: str | None = None
     episodes: int = Field(default=20, ge=1)
+    stop_early: bool = False
     clip_actions: bool = False
     constant_columns: Literal["refuse", "ignore"] = "refuse"
     min_episodes: int = Field(default=2, ge=1)

@@ -82,6 +82,7 @@ class MemberResult:
         curves: (step, value) points by name, by rising step.
         episodes: its episode records as rows of a table.
         policy: its policy directory.
+        records: its file of episode records and actions.
     """
 
     identity: str
@@ -92,6 +93,7 @@ class MemberResult:
     curves: Mapping[str, Sequence[tuple[int, float]]]
     episodes: Sequence[Mapping[str, Any]]
     policy: Path
+    records: Path
 
 
 class Tracker:
@@ -155,7 +157,7 @@ class Tracker:
             return run_id
 
     def log_member(self, parent: str, result: MemberResult) -> None:
-        """File a member: parameters, learning curve, results, episode records and the policy directory.
+        """File a member: parameters, learning curve, results, episode records with their actions, the policy directory.
 
         Filing the same result again changes nothing. A run that an earlier start left unfinished, or whose result has
         changed since (more episodes, say), is taken up again.
@@ -176,6 +178,7 @@ class Tracker:
             self._log_parameters(run, result.parameters)
             self._log_metrics(run, result)
             self._log_table(run_id, result.episodes, "episodes.json")
+            self._client.log_artifact(run_id, str(result.records))
             self._client.log_artifacts(run_id, str(result.policy), "policy")
             self._client.set_tag(run_id, _RESULT_TAG, digest)
             self._client.set_terminated(run_id, "FINISHED")

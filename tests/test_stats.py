@@ -34,3 +34,10 @@ def test_interval_text_has_the_digits_and_scale_asked_for():
 def test_interval_repeats():
     values = [np.random.default_rng(0).normal(size=20)]
     assert mean_interval(values) == mean_interval(values)
+
+
+def test_missing_cells_are_left_out_of_the_mean_and_a_start_without_any_is_no_start():
+    nan = float("nan")
+    found = mean_interval([[1.0, nan, 3.0], [5.0, nan, nan]])
+    assert (found.mean, found.n) == (3.0, 3)
+    assert mean_interval([[1.0, nan]]) == mean_interval([[1.0]])

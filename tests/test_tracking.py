@@ -19,6 +19,8 @@ def result(tmp_path):
     policy = tmp_path / "policy"
     policy.mkdir()
     (policy / "policy.json").write_text("{}")
+    records = tmp_path / "episodes.parquet"
+    records.write_bytes(b"episodes")
     return MemberResult(
         identity="abc",
         label="bc seed=0",
@@ -28,6 +30,7 @@ def result(tmp_path):
         curves={"train_loss": [(100, 0.5), (200, 0.25)]},
         episodes=[{"episode_seed": 1, "episode_return": 1.0}, {"episode_seed": 2, "episode_return": 1.0}],
         policy=policy,
+        records=records,
     )
 
 
@@ -60,7 +63,9 @@ def test_filing_the_same_again_changes_nothing(tracker, result, tmp_path):
         assert steps == sorted(set(steps))
 
 
-@pytest.mark.parametrize("call", ["log_batch", "log_dict", "log_artifacts", "set_tag", "set_terminated"])
+@pytest.mark.parametrize(
+    "call", ["log_batch", "log_dict", "log_artifact", "log_artifacts", "set_tag", "set_terminated"]
+)
 def test_filing_that_dies_anywhere_is_taken_up_to_one_finished_run(tracker, result, tmp_path, monkeypatch, call):
     parent = tracker.open_sweep("id", "name", {"steps": 1})
     with monkeypatch.context() as patch:
@@ -72,6 +77,11 @@ def test_filing_that_dies_anywhere_is_taken_up_to_one_finished_run(tracker, resu
     assert run.info.status == "FINISHED"
     assert run.data.params == {"method": "bc", "seed": "0"}
     assert len(rows(run)) == 2
+    assert {file.path for file in client.list_artifacts(run.info.run_id)} == {
+        "episodes.json",
+        "episodes.parquet",
+        "policy",
+    }
     assert [point.step for point in client.get_metric_history(run.info.run_id, "train_loss")] == [100, 200]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,11 +22,12 @@ class Row:
     Attributes:
         member: the setting, with the seed of its first member.
         seeds: training seeds.
-        episodes: rollouts of each seed.
+        episodes: rollouts of each seed, with those lost.
         episode_seeds: first and last episode seed.
         episode_return: mean return, raw units.
         score: mean normalised score, or None where no reference fits.
         success: success rate in [0, 1], or None where the environment does not report it.
+        stopped_early: whether its rollouts ended before the others', since it was separated from the best setting.
     """
 
     member: Member
@@ -36,6 +37,12 @@ class Row:
     episode_return: Interval
     score: Interval | None
     success: Interval | None
+    stopped_early: bool = False
+
+    @property
+    def lost(self) -> int:
+        """Return how many episodes could not be run, and are not scored."""
+        return self.episodes * len(self.seeds) - self.episode_return.n
 
     def record(self) -> dict[str, Any]:
         """Return the row as JSON values, one per column."""
@@ -52,6 +59,8 @@ class Row:
             "n": self.episode_return.n,
             "seeds": list(self.seeds),
             "episodes_per_seed": self.episodes,
+            "episodes_lost": self.lost,
+            "stopped_early": self.stopped_early,
             "first_episode_seed": self.episode_seeds[0],
             "last_episode_seed": self.episode_seeds[1],
             "L": self.member.L,
@@ -76,12 +85,19 @@ class Row:
         }
 
 
-def summarise(members: Mapping[str, Member], records: Mapping[str, Sequence[EpisodeRecord]]) -> list[Row]:
+def summarise(
+    members: Mapping[str, Member],
+    records: Mapping[str, Sequence[EpisodeRecord]],
+    run: Mapping[str, int],
+    stopped: Collection[str] = (),
+) -> list[Row]:
     """Gather members that differ in the seed alone into rows.
 
     Args:
         members: identity to member.
-        records: identity to its episodes, for every member.
+        records: identity to its episodes, for every member, at least one each.
+        run: identity to the number of its episodes, with those lost.
+        stopped: identities whose rollouts were stopped early.
 
     Returns:
         Rows in the order of the members.
@@ -89,7 +105,15 @@ def summarise(members: Mapping[str, Member], records: Mapping[str, Sequence[Epis
     settings: dict[Member, list[str]] = {}
     for identity, member in members.items():
         settings.setdefault(replace(member, seed=0), []).append(identity)
-    return [_row([members[i] for i in group], [records[i] for i in group]) for group in settings.values()]
+    return [
+        _row(
+            [members[i] for i in group],
+            [records[i] for i in group],
+            episodes=run[group[0]],
+            stopped_early=any(i in stopped for i in group),
+        )
+        for group in settings.values()
+    ]
 
 
 def rows_to_csv(rows: Sequence[Row]) -> str:
@@ -97,17 +121,21 @@ def rows_to_csv(rows: Sequence[Row]) -> str:
     return str(pd.DataFrame([row.record() for row in rows]).to_csv(index=False))
 
 
-def _row(members: list[Member], records: list[Sequence[EpisodeRecord]]) -> Row:
-    flat = [record for group in records for record in group]
-    scores = [[r.normalised_score for r in group if r.normalised_score is not None] for group in records]
-    successes = [record.success for record in flat if record.success is not None]
-    seeds = [record.episode_seed for record in flat]
+def _row(members: list[Member], records: list[Sequence[EpisodeRecord]], episodes: int, stopped_early: bool) -> Row:
+    table = pd.DataFrame([record.row() | {"place": place} for place, group in enumerate(records) for record in group])
+
+    def over_starts(column: str) -> Interval:
+        cells = table.pivot(index="place", columns="episode_seed", values=column)  # nan where an episode was lost
+        return mean_interval(cells.to_numpy(dtype=float))
+
+    successes = table["success"].dropna()
     return Row(
         member=members[0],
         seeds=tuple(member.seed for member in members),
-        episodes=len(records[0]),
-        episode_seeds=(min(seeds), max(seeds)),
-        episode_return=mean_interval([[record.episode_return for record in group] for group in records]),
-        score=mean_interval(scores) if all(scores) else None,
-        success=rate_interval(sum(successes), len(successes)) if successes else None,
+        episodes=episodes,
+        episode_seeds=(int(table["episode_seed"].min()), int(table["episode_seed"].max())),
+        episode_return=over_starts("episode_return"),
+        score=over_starts("normalised_score") if table["normalised_score"].notna().all() else None,
+        success=rate_interval(int(successes.sum()), len(successes)) if len(successes) else None,
+        stopped_early=stopped_early,
     )

@@ -13,6 +13,11 @@ from mcnn_ray.stats import Interval
 
 __all__ = ["results_table"]
 
+_STOPPED = (
+    "*: stopped early, below the row that led on the same starts (paired sign-flip test; 5 % over all looks and rows, "
+    "Bonferroni); its mean leans low, since it was stopped while it was low"
+)
+
 
 def results_table(rows: Sequence[Row], title: str) -> Table:
     """Return a sweep's rows as a table with 95 % intervals.
@@ -23,11 +28,15 @@ def results_table(rows: Sequence[Row], title: str) -> Table:
     """
     seeds = sorted({seed for row in rows for seed in row.seeds})
     first, last = min(row.episode_seeds[0] for row in rows), max(row.episode_seeds[1] for row in rows)
+    notes = [_STOPPED] if any(row.stopped_early for row in rows) else []
+    if lost := sum(row.lost for row in rows):
+        notes.append(f"{lost} episode{'s' if lost > 1 else ''} lost to processes that died or stalled, and not scored")
     table = Table(
         title=title,
         caption=(
             "\\[low, high]: 95 % intervals (bootstrap over episode starts; Wilson for success); "
             f"n: rollouts; training seeds {', '.join(map(str, seeds))}; episode seeds {first} to {last}"
+            + "".join(f"\n{note}" for note in notes)
         ),
         box=box.SIMPLE_HEAD,
         title_justify="left",
@@ -48,7 +57,7 @@ def results_table(rows: Sequence[Row], title: str) -> Table:
             *([_interval(row.score, 1)] if scored else []),
             _interval(row.episode_return, 0 if abs(row.episode_return.mean) >= 100 else 2),
             *([_interval(row.success, 0, 100.0)] if succeeded else []),
-            str(row.episode_return.n),
+            f"{row.episode_return.n}{'*' if row.stopped_early else ''}",
         ]
         table.add_row(*cells)
     return table

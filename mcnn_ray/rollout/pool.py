@@ -281,6 +281,7 @@ class RolloutPool:
             self._open[self._open.index(item)] = singles[0]
         else:
             lost = Lost(member=item.member, episode_seed=item.seeds[0], reason=f"{_ATTEMPTS} times {reason}")
+            logger.warning("episode seed %d of %s is lost and not scored; %s", *item.seeds, item.member, lost.reason)
             self._lost.append(lost)
             return [item]
         return []

@@ -14,7 +14,7 @@ from mcnn_ray.artifacts import write_bytes
 from mcnn_ray.errors import ArtifactError, ConfigError
 from mcnn_ray.rollout.episode import EpisodeRecord, Rollout
 
-__all__ = ["read_records", "read_rollout", "write_rollouts"]
+__all__ = ["read_records", "read_rollout", "read_rollouts", "write_rollouts"]
 
 _ACTIONS = "actions"
 
@@ -44,6 +44,15 @@ def read_records(path: Path) -> list[EpisodeRecord]:
     return [_record(path, row) for row in _rows(path, list(_schema().names))]
 
 
+def read_rollouts(path: Path) -> list[Rollout]:
+    """Read all episodes of a file by `write_rollouts` with their actions, in its order.
+
+    Raises:
+        ArtifactError: missing, damaged, or of another version.
+    """
+    return [_rollout(path, row) for row in _rows(path, None)]
+
+
 def read_rollout(path: Path, seed: int | None) -> Rollout:
     """Read one episode with its actions.
 
@@ -62,8 +71,13 @@ def read_rollout(path: Path, seed: int | None) -> Rollout:
     chosen = [row for row in rows if seed is None or row["episode_seed"] == seed]
     if not chosen:
         raise ConfigError(f"{path} holds no episode of seed {seed}, but {_span(seeds)}")
-    actions_TA: npt.NDArray[np.float32] = np.array(chosen[0].pop(_ACTIONS), dtype=np.float32)
-    return Rollout(record=_record(path, chosen[0]), actions_TA=actions_TA)
+    return _rollout(path, chosen[0])
+
+
+def _rollout(path: Path, row: dict[str, Any]) -> Rollout:
+    record = _record(path, {name: value for name, value in row.items() if name != _ACTIONS})
+    actions_TA: npt.NDArray[np.float32] = np.array(row[_ACTIONS], dtype=np.float32)
+    return Rollout(record=record, actions_TA=actions_TA)
 
 
 def _span(seeds: list[int]) -> str:

@@ -62,4 +62,4 @@ def evaluate_policy(
     if not evaluation.rollouts:
         raise SimulationError(f"every episode was lost: {evaluation.lost[0].reason}")
     records = [rollout.record for rollout in evaluation.rollouts]
-    return summarise({identity: member}, {identity: records})[0], evaluation
+    return summarise({identity: member}, {identity: records}, {identity: episodes})[0], evaluation

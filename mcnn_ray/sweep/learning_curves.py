@@ -115,7 +115,7 @@ class SnapshotEvaluator:
         if not records:  # all lost, and told in the log
             shutil.rmtree(self._plan.snapshot(identity, step))
             return
-        (row,) = summarise({identity: self._plan.members[identity]}, {identity: records})
+        (row,) = summarise({identity: self._plan.members[identity]}, {identity: records}, {identity: self._episodes})
         path = self._plan.evaluations(identity)
         points = [point for point in read_evaluations(path) if point["step"] != step]
         points.append({"step": step, **row.metrics(), "n": row.episode_return.n})

@@ -15,25 +15,22 @@ from mcnn_ray.certified_states import ALL_DEMONSTRATED, held_out_states, rollout
 from mcnn_ray.certify import certificate_of
 from mcnn_ray.config import SweepConfig
 from mcnn_ray.core.certificate import Certificate, Isolation
-from mcnn_ray.errors import ArtifactError, McnnError, SimulationError
+from mcnn_ray.errors import McnnError
 from mcnn_ray.member import CodebookKey
 from mcnn_ray.policies.base import save_policy
 from mcnn_ray.policies.loading import load_policy
 from mcnn_ray.report.figures import save_score_figure
 from mcnn_ray.report.results import Row, rows_to_csv, summarise
-from mcnn_ray.rollout.episode import EVALUATION_SEED, EpisodeRecord, Rollout
-from mcnn_ray.rollout.pool import evaluate
-from mcnn_ray.rollout.records import read_records, write_rollouts
+from mcnn_ray.rollout.episode import EpisodeRecord
 from mcnn_ray.sweep.capacity import Capacity, measure_capacity, split_by_memory
-from mcnn_ray.sweep.cluster import cluster_cpus, ray_session
+from mcnn_ray.sweep.cluster import ray_session
 from mcnn_ray.sweep.learning_curves import SnapshotEvaluator, read_evaluations
+from mcnn_ray.sweep.member_rollouts import MemberRollouts, roll_out_members
 from mcnn_ray.sweep.plan import SweepPlan, earlier_start, make_plan
 from mcnn_ray.sweep.progress import PackProgress
 from mcnn_ray.sweep.study import Studies, open_studies
 from mcnn_ray.sweep.training import train_plan
 from mcnn_ray.sweep.workers import train_with_workers
-from mcnn_ray.tasks.catalogue import Task
-from mcnn_ray.tasks.environments import simulator_versions
 from mcnn_ray.tracking import MemberResult, Tracker
 
 __all__ = ["SweepResult", "Watcher", "run_sweep"]
@@ -112,13 +109,15 @@ def run_sweep(config: SweepConfig, storage: Path, watch: Watcher | None = None) 
             _file_failures(tracker, run_id, plan, failures)
             if len(failures) == len(plan.members):
                 raise McnnError(f"no member has a result; {next(iter(failures.values()))}")
-            records = _evaluate_members(plan, failures, studies.task, config, tell)
-            rows = summarise({identity: plan.members[identity] for identity in records}, records)
+            trained = [identity for identity in plan.members if identity not in failures]
+            rolled_out = roll_out_members(plan, trained, studies.task, config, tell)
+            records = rolled_out.records
+            rows = summarise({i: plan.members[i] for i in trained}, records, rolled_out.run, rolled_out.stopped)
             figure = save_score_figure(rows, studies.task.id, folder / "scores.png")
             write_text(folder / "results.csv", rows_to_csv(rows))
             certificates = _certify(plan, studies, records, tell)
             write_json(folder / "certificates.json", {label: found.to_json() for label, found in certificates.items()})
-            _file_members(tracker, run_id, plan, records, tell)
+            _file_members(tracker, run_id, plan, rolled_out, tell)
             tracker.close_sweep(run_id, [row.record() for row in rows], [figure, folder / "certificates.json"])
         except BaseException as error:
             tracker.stop_sweep(run_id, interrupted=isinstance(error, KeyboardInterrupt))
@@ -200,63 +199,10 @@ def _write_untrained(plan: SweepPlan, studies: Studies) -> None:
             write_json(plan.curve(identity), {"step": [], "train_loss": []})
 
 
-def _evaluate_members(
-    plan: SweepPlan, failures: Mapping[str, str], task: Task, config: SweepConfig, tell: Watcher
-) -> dict[str, list[EpisodeRecord]]:
-    """Roll out the members that have no records of these episode seeds yet; each one's are written as it ends."""
-    seeds = range(EVALUATION_SEED, EVALUATION_SEED + config.episodes)
-    records = {
-        identity: _read_records(plan.episodes(identity)) for identity in plan.members if identity not in failures
-    }
-    missing = {
-        identity: plan.policy(identity)
-        for identity, found in records.items()
-        if [record.episode_seed for record in found] != list(seeds)
-        or any(record.versions != simulator_versions() for record in found)
-    }
-
-    def keep(identity: str, rollouts: list[Rollout]) -> None:
-        write_rollouts(plan.episodes(identity), rollouts)
-        records[identity] = [rollout.record for rollout in rollouts]
-
-    if missing:
-        evaluation = evaluate(
-            task,
-            missing,
-            seeds,
-            actors=cluster_cpus(),
-            backbone=config.backbone,
-            progress=lambda done, total: tell("rollouts, episodes", done, total),
-            finished=keep,
-        )
-        for lost in evaluation.lost:
-            logger.warning(
-                "%s, episode seed %d is lost and not scored: %s",
-                plan.members[lost.member].label,
-                lost.episode_seed,
-                lost.reason,
-            )
-        silent = [identity for identity, found in records.items() if not found]
-        if silent:
-            raise SimulationError(
-                f"every episode of {plan.members[silent[0]].label} was lost: {evaluation.lost[0].reason}"
-            )
-    return records
-
-
-def _read_records(path: Path) -> list[EpisodeRecord]:
-    try:
-        return read_records(path)
-    except ArtifactError:
-        return []  # none yet, or of another version: the episodes run again
-
-
-def _file_members(
-    tracker: Tracker, run_id: str, plan: SweepPlan, records: Mapping[str, Sequence[EpisodeRecord]], tell: Watcher
-) -> None:
-    for done, identity in enumerate(records):
+def _file_members(tracker: Tracker, run_id: str, plan: SweepPlan, rolled_out: MemberRollouts, tell: Watcher) -> None:
+    for done, (identity, records) in enumerate(rolled_out.records.items()):
         member = plan.members[identity]
-        row = summarise({identity: member}, records)[0]
+        row = summarise({identity: member}, rolled_out.records, rolled_out.run)[0]
         tracker.log_member(
             run_id,
             MemberResult(
@@ -266,11 +212,12 @@ def _file_members(
                 metrics=row.metrics(),
                 step=member.steps,
                 curves=_curves(plan, identity),
-                episodes=[record.row() for record in records[identity]],
+                episodes=[record.row() for record in records],
                 policy=plan.policy(identity),
+                records=plan.episodes(identity),
             ),
         )
-        tell("MLflow, runs", done + 1, len(records))
+        tell("MLflow, runs", done + 1, len(rolled_out.records))
 
 
 def _curves(plan: SweepPlan, identity: str) -> dict[str, list[tuple[int, float]]]:

@@ -23,10 +23,12 @@ from mcnn_ray.config import SweepConfig
 from mcnn_ray.data.minari_store import write_minari
 from mcnn_ray.errors import ArtifactError, ConfigError
 from mcnn_ray.policies.loading import load_policy
+from mcnn_ray.rollout.records import read_records
 from mcnn_ray.sweep.runner import run_sweep
 from mcnn_ray.tasks.catalogue import CATALOGUE
 from mcnn_ray.tasks.environments import make_environment
 from mcnn_ray.tracking import tracking_uri
+from tests.environments import MORTAL_SEED, record_drift
 
 SWEEP = {
     "task": "pen-expert-v1",
@@ -209,6 +211,21 @@ def test_damaged_codebook_in_the_cache_is_learned_again(finished, config):
     again = run_sweep(SweepConfig.parse(config, "test"), storage)
     assert again.rows == result.rows
     assert arrays.read_bytes() == whole
+
+
+def test_episode_lost_to_its_process_is_counted_and_not_scored_and_the_rest_is_compared(
+    tmp_path, ray_running, monkeypatch
+):
+    monkeypatch.setattr("mcnn_ray.rollout.pool._ATTEMPTS", 1)
+    record_drift("mcnn/drift/mortal-v0")
+    task = "tests.environments:Mortal-v0@mcnn/drift/mortal-v0"
+    values = {"task": task, "method": "bc", "seed": [0, 1], "steps": 10, "hidden": [4], "batch_size": 8, "episodes": 3}
+    result = run_sweep(SweepConfig.parse({**values, "name": "mortal"}, "test"), tmp_path)
+    (row,) = result.rows
+    assert (row.lost, row.episode_return.n, row.episodes) == (2, 4, 3)
+    assert pd.read_csv(result.folder / "results.csv")["episodes_lost"].tolist() == [2]
+    for path in result.folder.glob("members/*/episodes.parquet"):
+        assert [record.episode_seed for record in read_records(path)] == [MORTAL_SEED - 1, MORTAL_SEED + 1]
 
 
 OWN_ENVIRONMENT = """

@@ -1,0 +1,55 @@
+"""Environments that fail as users' own may: named `tests.environments:ID` in a task."""
+
+import os
+import signal
+
+import gymnasium as gym
+import numpy as np
+
+from mcnn_ray.data.demonstrations import Demonstrations
+from mcnn_ray.data.minari_store import write_minari
+from mcnn_ray.rollout.episode import EVALUATION_SEED
+
+MORTAL_SEED = EVALUATION_SEED + 1
+
+
+class Drift(gym.Env):
+    """A point that drifts for five steps."""
+
+    observation_space = gym.spaces.Box(-100, 100, (2,), np.float32)
+    action_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place, self.age = self.np_random.uniform(-1, 1, 2), 0
+        return self.place.astype(np.float32), {}
+
+    def step(self, action):
+        self.place, self.age = self.place + np.array([float(action[0]), 0.1]), self.age + 1
+        return self.place.astype(np.float32), -abs(self.place[0]), False, self.age >= 5, {}
+
+
+class Mortal(Drift):
+    """Takes its process with it on one of the starts that sweeps report on."""
+
+    def reset(self, *, seed=None, options=None):
+        if seed == MORTAL_SEED:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().reset(seed=seed, options=options)
+
+
+def record_drift(dataset):
+    """Write demonstrations of made numbers as a Minari dataset."""
+    rng = np.random.default_rng(0)
+    demonstrations = Demonstrations(
+        observations_ND=rng.normal(size=(50, 2)).astype(np.float32),
+        actions_NA=rng.uniform(-1, 1, (50, 1)).astype(np.float32),
+        rewards_N=rng.normal(size=50).astype(np.float32),
+        offsets=np.arange(0, 51, 5),
+        source="made",
+    )
+    write_minari(demonstrations, dataset, gym.make("Drift-v0"), description="for tests")
+
+
+gym.register("Drift-v0", "tests.environments:Drift")
+gym.register("Mortal-v0", "tests.environments:Mortal")
