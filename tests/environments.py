@@ -29,6 +29,18 @@ class Drift(gym.Env):
         return self.place.astype(np.float32), -abs(self.place[0]), False, self.age >= 5, {}
 
 
+class Uneven(Drift):
+    """Ends after as many steps as its seed leaves over 4, and 3."""
+
+    def reset(self, *, seed=None, options=None):
+        self.limit = 3 + seed % 4
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        obs, reward, *_ = super().step(action)
+        return obs, reward, self.age >= self.limit, False, {}
+
+
 class Mortal(Drift):
     """Takes its process with it on one of the starts that sweeps report on."""
 

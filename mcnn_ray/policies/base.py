@@ -79,8 +79,8 @@ class Policy(ABC):
 
         Args:
             observations_BD: (B, D) raw observations.
-            state: what the policy remembers of each of the B episodes; None at the start of all. The families here
-                remember nothing.
+            state: what the policy remembers of each of the B episodes (past observations, say, or actions it has
+                planned); None at the start of all. The families here remember nothing.
 
         Returns:
             (B, A) float32 raw actions; the state to pass at the next step, a list of B or None.
@@ -94,6 +94,10 @@ class Policy(ABC):
                 f"got an array of shape {observations_BD.shape}; evaluate it on its own task"
             )
         return self._actions(self.standardiser(observations_BD)), state
+
+    def to(self, device: str) -> None:
+        """Compute on a device of torch's from now on, e.g. `cuda`; what computes with numpy stays where it is."""
+        return
 
     @abstractmethod
     def _actions(self, obs_BD: Float32Array) -> Float32Array:

@@ -48,6 +48,7 @@ class ModulePolicy(BlendedPolicy):
     ) -> None:
         super().__init__(card, standardiser, action_scale, memories)
         self.backbone = backbone
+        self._device = "cpu"
         self._module = make_backbone(backbone, self.observation_dim, self.action_dim).requires_grad_(False)
         made = dict(self._module.named_parameters())
         shapes = {key: tuple(parameter.shape) for key, parameter in made.items()}
@@ -63,12 +64,17 @@ class ModulePolicy(BlendedPolicy):
 
     def network(self, obs_BD: Float32Array) -> Float32Array:
         """Return f(x), (B, A) float32 before any head, for (B, D) standardised observations."""
-        output_BA: Float32Array = self._module(torch.from_numpy(obs_BD)).numpy()
+        output_BA: Float32Array = self._module(torch.from_numpy(obs_BD).to(self._device)).cpu().numpy()
         return output_BA
+
+    def to(self, device: str) -> None:
+        """Compute the network on a device of torch's from now on; memories are looked up on the CPU."""
+        self._device = device
+        self._module.to(device)
 
     def network_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the parameters by name."""
-        return {_PREFIX + key: parameter.numpy() for key, parameter in self._module.named_parameters()}
+        return {_PREFIX + key: parameter.cpu().numpy() for key, parameter in self._module.named_parameters()}
 
     def network_settings(self) -> dict[str, Any]:
         """Return the class's name."""

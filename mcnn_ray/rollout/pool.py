@@ -8,6 +8,7 @@ replaced and its item runs again; when nothing else is left, idle actors run the
 from __future__ import annotations
 
 import logging
+import math
 import statistics
 import time
 from collections import deque
@@ -88,6 +89,8 @@ class _RolloutActor:
         (reference,) = policy  # in a list, or Ray would build the policy anew for every item
         if reference not in self._policies:
             self._policies = {reference: ray.get(reference)}  # one at a time: items come by policy
+            if ray.get_gpu_ids():
+                self._policies[reference].to("cuda")
         return run_episodes(self._policies[reference], self._task, self._envs, item.seeds, item.member)
 
 
@@ -100,13 +103,14 @@ def evaluate(
     seeds: Sequence[int],
     *,
     actors: int,
+    gpus: int = 0,
     backbone: str | None = None,
     deadline_s: float = _DEADLINE_S,
     progress: Callable[[int, int], None] | None = None,
     finished: Callable[[str, list[Rollout]], None] | None = None,
 ) -> Evaluation:
     """Roll out every policy on every seed, with actors that are started for it; see `RolloutPool`."""
-    with RolloutPool(task, actors=actors, backbone=backbone, deadline_s=deadline_s) as pool:
+    with RolloutPool(task, actors=actors, gpus=gpus, backbone=backbone, deadline_s=deadline_s) as pool:
         return pool.evaluate(policies, seeds, progress=progress, finished=finished)
 
 
@@ -123,14 +127,16 @@ class RolloutPool:
     Args:
         task: whose environment the actors make.
         actors: how many run at once, one CPU each, at least 1; they are started when there is work for them.
+        gpus: that the actors share, for policies whose networks gain by it; results then have the GPU's rounding.
         backbone: dotted name of the class of a user's own that policies may import; see `load_policy`.
         deadline_s: seconds for an episode; whoever takes longer is ended and the episode runs again.
     """
 
     def __init__(
-        self, task: Task, *, actors: int, backbone: str | None = None, deadline_s: float = _DEADLINE_S
+        self, task: Task, *, actors: int, gpus: int = 0, backbone: str | None = None, deadline_s: float = _DEADLINE_S
     ) -> None:
         self._task, self._actors, self._backbone, self._deadline_s = task, actors, backbone, deadline_s
+        self._gpu_share = min(1.0, math.floor(gpus / actors * 1e4) / 1e4)  # Ray counts ten thousandths
         self._idle: list[Any] = []
         self._busy: dict[Any, _Running] = {}
         self._taken: list[float] = []  # seconds an episode took, of items that ended
@@ -205,7 +211,7 @@ class RolloutPool:
                 yield item
 
     def _start(self) -> None:
-        actor = _REMOTE_ACTOR.remote(self._task)
+        actor = _REMOTE_ACTOR.options(num_gpus=self._gpu_share).remote(self._task)
         self._busy[actor.ready.remote()] = _Running(actor, None)
 
     def _submit(self) -> None:

@@ -4,33 +4,63 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import ray
 
 from mcnn_ray.errors import McnnError
+from mcnn_ray.tasks.catalogue import Task
 
-__all__ = ["cluster_cpus", "cluster_gpus", "ray_session"]
+__all__ = ["cluster_cpus", "cluster_gpus", "own_modules", "ray_session"]
+
+
+_INSTALLED = {"site-packages", "dist-packages"}  # folders of what a cluster's image has too
+
+
+def own_modules(task: Task, backbone: str | None) -> list[str]:
+    """Return the top-level names of what a user's environment and network are imported from."""
+    module, colon, _ = task.environment.partition(":")
+    return [name.partition(".")[0] for name in (module if colon else None, backbone) if name]
 
 
 @contextmanager
-def ray_session() -> Iterator[None]:
-    """Have Ray running inside the block: a cluster already joined, the one RAY_ADDRESS names, or one of our own."""
+def ray_session(modules: Sequence[str] = ()) -> Iterator[None]:
+    """Have Ray running inside the block: a cluster already joined, the one RAY_ADDRESS names, or one of our own.
+
+    Args:
+        modules: top-level names of a user's modules. A cluster is sent those that are not installed here, since its
+            other machines do not have them.
+    """
     if ray.is_initialized():
         yield
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if "RAY_ADDRESS" in os.environ:
-        ray.init(**options)
+        try:
+            ray.init(runtime_env={"py_modules": _paths(modules)}, **options)
+        except ConnectionError as error:
+            raise McnnError(
+                f"no Ray cluster could be joined at RAY_ADDRESS={os.environ['RAY_ADDRESS']}; is it running, and does "
+                "it ask for a token (RAY_AUTH_MODE=token, with the token in ~/.ray/auth_token)? Unset RAY_ADDRESS to "
+                "run on this machine alone"
+            ) from error
     else:
         _start_local(options)
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _paths(modules: Sequence[str]) -> list[str]:
+    specs = [spec for name in dict.fromkeys(modules) if (spec := find_spec(name)) is not None]
+    places = [spec.submodule_search_locations[0] if spec.submodule_search_locations else spec.origin for spec in specs]
+    return [place for place in places if place is not None and not set(Path(place).parts) & _INSTALLED]
 
 
 def _start_local(options: dict[str, Any]) -> None:

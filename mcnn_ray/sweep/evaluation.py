@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from mcnn_ray.errors import ArtifactError, SimulationError
@@ -10,11 +11,13 @@ from mcnn_ray.policies.loading import load_policy
 from mcnn_ray.report.results import Row, summarise
 from mcnn_ray.rollout.episode import EVALUATION_SEED
 from mcnn_ray.rollout.pool import Evaluation, evaluate
-from mcnn_ray.sweep.cluster import cluster_cpus, ray_session
+from mcnn_ray.sweep.cluster import cluster_cpus, cluster_gpus, own_modules, ray_session
 from mcnn_ray.sweep.runner import Watcher
 from mcnn_ray.tasks.catalogue import find_task
 
 __all__ = ["evaluate_policy"]
+
+logger = logging.getLogger(__name__)
 
 
 def evaluate_policy(
@@ -50,12 +53,16 @@ def evaluate_policy(
     except (KeyError, TypeError) as error:
         raise ArtifactError(f"{directory / 'policy.json'} does not say what the policy is ({error!r})") from error
     start = EVALUATION_SEED if first_seed is None else first_seed
-    with ray_session():
+    with ray_session(own_modules(task, backbone)):
+        most = cluster_cpus()
+        if actors is not None and actors > most:
+            logger.warning("%d actors are asked for, but there are %d CPUs: %d run at once", actors, most, most)
         evaluation = evaluate(
             task,
             {identity: directory},
             range(start, start + episodes),
-            actors=min(actors or cluster_cpus(), cluster_cpus()),
+            actors=min(actors or most, most),
+            gpus=cluster_gpus() if backbone else 0,
             backbone=backbone,
             progress=lambda done, total: watch("rollouts, episodes", done, total),
         )

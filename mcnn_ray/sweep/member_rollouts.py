@@ -12,7 +12,7 @@ from mcnn_ray.member import Member
 from mcnn_ray.rollout.episode import EVALUATION_SEED, EpisodeRecord, Rollout
 from mcnn_ray.rollout.pool import LOCKSTEP, Lost, RolloutPool
 from mcnn_ray.rollout.records import read_records, read_rollouts, write_rollouts
-from mcnn_ray.sweep.cluster import cluster_cpus
+from mcnn_ray.sweep.cluster import cluster_cpus, cluster_gpus
 from mcnn_ray.sweep.plan import SweepPlan
 from mcnn_ray.sweep.stopping import looks, settled
 from mcnn_ray.tasks.catalogue import Task
@@ -65,7 +65,8 @@ def roll_out_members(
     stops = looks(config.episodes) if config.stop_early else []
     comparisons = len(stops) * (len(going) - 1)
     stopped: set[str] = set()
-    with RolloutPool(task, actors=cluster_cpus(), backbone=config.backbone) as pool:
+    gpus = cluster_gpus() if config.backbone else 0
+    with RolloutPool(task, actors=cluster_cpus(), gpus=gpus, backbone=config.backbone) as pool:
         episodes = _Episodes(plan, members, config.episodes, pool, tell)
         for stop in stops:
             episodes.run([i for group in going.values() for i in group], stop)

@@ -23,7 +23,7 @@ from mcnn_ray.report.figures import save_score_figure
 from mcnn_ray.report.results import Row, rows_to_csv, summarise
 from mcnn_ray.rollout.episode import EpisodeRecord
 from mcnn_ray.sweep.capacity import Capacity, measure_capacity, split_by_memory
-from mcnn_ray.sweep.cluster import ray_session
+from mcnn_ray.sweep.cluster import own_modules, ray_session
 from mcnn_ray.sweep.learning_curves import SnapshotEvaluator, read_evaluations
 from mcnn_ray.sweep.member_rollouts import MemberRollouts, roll_out_members
 from mcnn_ray.sweep.plan import SweepPlan, earlier_start, make_plan
@@ -94,7 +94,7 @@ def run_sweep(config: SweepConfig, storage: Path, watch: Watcher | None = None) 
     studies.learn_codebooks(
         members, storage / "cache" / "codebooks", lambda name, share: tell(f"memories {name}", share, 1.0)
     )
-    with locked(folder, wait=False), ray_session():
+    with locked(folder, wait=False), ray_session(own_modules(studies.task, config.backbone)):
         capacity = measure_capacity(config)
         packs = split_by_memory(members, studies, capacity)
         if config.workers > sum(member.trained for member in members):

@@ -11,6 +11,7 @@ from mcnn_ray.rollout import episode
 from mcnn_ray.rollout.episode import run_episodes
 from mcnn_ray.tasks.catalogue import CATALOGUE, find_task
 from mcnn_ray.tasks.environments import make_environment
+from tests.environments import Uneven
 
 PEN = CATALOGUE["pen-expert-v1"]
 
@@ -65,6 +66,41 @@ class Faulty(gym.Env):
             raise KeyError("gripper")
         reward = np.nan if self.fault == "nan" else 1.0
         return np.zeros(45), reward, self.fault not in ("endless",), False, {}
+
+
+class Remembering(NearestPolicy):
+    """Acts on each episode's own past: the mean of its last observations, or a chunk planned from one of them."""
+
+    def __init__(self, kind):
+        ones = np.ones(1, np.float32)
+        zeros = np.zeros(2, np.float32)
+        standardiser, scale = Standardiser(mean_D=zeros, scale_D=zeros + 1), ActionScale(low_A=-ones, high_A=ones)
+        super().__init__({"task": "t"}, standardiser, scale, zeros[None], zeros[None, :1])
+        self.kind_of_past = kind
+
+    def act(self, observations_BD, state=None):
+        pasts = [[] for _ in observations_BD] if state is None else state
+        turns = [self.turn(obs_D, past) for obs_D, past in zip(observations_BD, pasts, strict=True)]
+        return np.array([[action] for action, _ in turns], np.float32), [past for _, past in turns]
+
+    def turn(self, obs_D, past):
+        if self.kind_of_past == "window":
+            window = [*past, float(obs_D[0])][-3:]
+            return -sum(window) / len(window), window
+        plan = past or [-float(obs_D[0]), 0.5, -0.5]
+        return plan[0], plan[1:]
+
+
+@pytest.mark.parametrize("kind", ["window", "chunk"])
+def test_past_of_an_episode_stays_its_own_when_others_in_step_end(kind):
+    """Of lengths 3 to 6, so the batch shrinks at every step from the third on."""
+    envs, seeds = [Uneven() for _ in range(8)], list(range(8))
+    together = run_episodes(Remembering(kind), find_task("x@me/p-v0"), envs, seeds, "m")
+    assert {rollout.record.length for rollout in together} == {3, 4, 5, 6}
+    for rollout, seed in zip(together, seeds, strict=True):
+        (alone,) = run_episodes(Remembering(kind), find_task("x@me/p-v0"), [Uneven()], [seed], "m")
+        np.testing.assert_array_equal(rollout.actions_TA, alone.actions_TA)
+        assert rollout.record.episode_return == alone.record.episode_return
 
 
 @pytest.mark.parametrize(

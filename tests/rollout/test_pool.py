@@ -1,6 +1,8 @@
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -10,6 +12,7 @@ import pytest
 
 from mcnn_ray.errors import DatasetError
 from mcnn_ray.policies.base import save_policy
+from mcnn_ray.policies.nearest import NearestPolicy
 from mcnn_ray.rollout import pool
 from mcnn_ray.rollout.pool import evaluate
 from mcnn_ray.tasks.catalogue import CATALOGUE
@@ -117,6 +120,39 @@ def test_episode_past_its_deadline_is_ended_and_lost(policies, ray_running, monk
     evaluation = evaluate(troubled(sleep), {"six": policies["six"]}, [100], actors=1, deadline_s=2.0)
     assert evaluation.rollouts == []
     assert evaluation.lost[0].reason == "2 times it took longer than 2 s"
+
+
+ON_A_GPU = """
+import pathlib, ray, sys
+from mcnn_ray.policies import loading
+from mcnn_ray.rollout.pool import evaluate
+from mcnn_ray.tasks.catalogue import CATALOGUE
+from tests.rollout.test_pool import Placed
+
+loading._KINDS["nearest"] = Placed
+ray.init(address="local", num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False)
+found = evaluate(CATALOGUE["pen-expert-v1"], {"six": pathlib.Path(sys.argv[1])}, range(9), actors=2, gpus=1)
+print([rollout.record.mean_memory_weight for rollout in found.rollouts])
+"""
+
+
+class Placed(NearestPolicy):
+    """Tells in its weights where it computes: a stand-in for a network on a GPU that this machine need not have."""
+
+    device = "cpu"
+
+    def to(self, device):
+        self.device = device
+
+    def explain(self, observations_BD):
+        found = super().explain(observations_BD)
+        return replace(found, weight_B=0 * found.weight_B + (0.5 if self.device == "cuda" else 0.25))
+
+
+def test_actors_share_a_gpu_and_their_policies_compute_there(policies):
+    command = [sys.executable, "-c", ON_A_GPU, str(policies["six"])]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.stdout.splitlines() == [str([0.5] * 9)], ended.stderr
 
 
 def test_policy_of_another_task_is_refused_with_its_own_words(policies, ray_running):
