@@ -33,6 +33,8 @@ def export_pack(
 ) -> None:
     """Train a pack and write each member's policy directory and learning curve, or why it failed.
 
+    Where the sweep is asked to stop, only a checkpoint is written.
+
     Args:
         plan: of the sweep.
         pack: one of its packs.
@@ -58,10 +60,10 @@ def export_pack(
         {part: _training_data(studies.parts[part], members, device) for part in {m.demonstrations for m in members}},
         plan.checkpoints(pack),
         checkpoint_s,
-        Reports(progress=progress, snapshot=snapshot, snapshot_steps=snapshot_steps),
+        Reports(progress=progress, stopping=plan.stopping, snapshot=snapshot, snapshot_steps=snapshot_steps),
         shard,
     )
-    if not writes:
+    if not writes or not trained.finished:
         return
     for place, position in enumerate(trained.positions):
         identity = identities[position]

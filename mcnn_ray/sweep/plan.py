@@ -76,6 +76,15 @@ class SweepPlan:
         """Return the folder of a pack's checkpoints."""
         return self.folder / pack.id / "checkpoints"
 
+    @property
+    def stop_request(self) -> Path:
+        """The file that asks whoever trains to write a checkpoint and leave."""
+        return self.folder / "stop"
+
+    def stopping(self) -> bool:
+        """Tell whether the sweep was asked to stop."""
+        return self.stop_request.exists()
+
     def open_packs(self) -> list[PlannedPack]:
         """Return the packs with a member that has neither been trained nor failed."""
         return [pack for pack in self.packs if not all(map(self.ended, pack.members))]

@@ -24,6 +24,7 @@ from mcnn_ray.report.results import Row, rows_to_csv, summarise
 from mcnn_ray.rollout.episode import EpisodeRecord
 from mcnn_ray.sweep.capacity import Capacity, measure_capacity, split_by_memory
 from mcnn_ray.sweep.cluster import own_modules, ray_session
+from mcnn_ray.sweep.interrupt import stop_in_order
 from mcnn_ray.sweep.learning_curves import SnapshotEvaluator, read_evaluations
 from mcnn_ray.sweep.member_rollouts import MemberRollouts, roll_out_members
 from mcnn_ray.sweep.plan import SweepPlan, earlier_start, make_plan
@@ -166,14 +167,15 @@ def _train(plan: SweepPlan, studies: Studies, config: SweepConfig, capacity: Cap
             train = functools.partial(train_with_workers, workers=config.workers)
         else:
             train = functools.partial(train_plan, at_once=capacity.packs_at_once)
-        train(
-            plan,
-            packs,
-            studies,
-            checkpoint_s=config.checkpoint_s,
-            snapshot_steps=config.evaluate_every,
-            progress=progress,
-        )
+        with stop_in_order(plan):
+            train(
+                plan,
+                packs,
+                studies,
+                checkpoint_s=config.checkpoint_s,
+                snapshot_steps=config.evaluate_every,
+                progress=progress,
+            )
 
 
 def _failures(plan: SweepPlan) -> dict[str, str]:

@@ -29,7 +29,8 @@ class TrainedPack:
     Attributes:
         pack: of the members that have not failed; all of them when every member has.
         positions: where these stand among all members that it began with; empty when all have failed.
-        losses: (P,) float32 rows, one per `curve_interval`: the mean training loss of each member, NaN after it failed.
+        losses: (P,) float32 rows, one per `curve_interval`: the mean training loss of each member, in the last row over
+            what has been trained of it; NaN after a member failed.
         failures: why members stopped, by identity.
     """
 
@@ -43,6 +44,11 @@ class TrainedPack:
         """(S, P) float32 learning curves of all members."""
         return np.stack(self.losses)
 
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to train."""
+        return not self.positions or self.pack.step >= self.pack.members[0].steps
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reports:
@@ -50,11 +56,13 @@ class Reports:
 
     Attributes:
         progress: called with the steps taken.
+        stopping: asked now and then; once it says yes, a checkpoint is written and the pack left unfinished.
         snapshot: called with the pack on its way, at least `snapshot_steps` after the last time.
         snapshot_steps: 0 for never.
     """
 
     progress: Callable[[int], None] | None = None
+    stopping: Callable[[], bool] | None = None
     snapshot: Callable[[TrainedPack], None] | None = None
     snapshot_steps: int = 0
 
@@ -83,7 +91,7 @@ def train_pack(
         data: what they learn from, by number of demonstrations where that differs.
         checkpoints: directory of this pack's checkpoints.
         checkpoint_s: seconds between them, at least, and more where they would take over 2 % of the time; 0 writes one
-            at every point of the learning curve. One is always written at the end.
+            every `CHUNK_STEPS`. One is always written at the end.
         reports: who is told of progress.
         shard: this worker's part, when several train the same members; the first of them writes the checkpoints.
 
@@ -96,22 +104,44 @@ def train_pack(
     next_snapshot = (pack.step // reports.snapshot_steps + 1) * reports.snapshot_steps if reports.snapshot_steps else 0
     with CheckpointWriter(checkpoints, identities) as writer:
         saved = time.monotonic()
-        while pack.step < steps and trained.positions:
-            loss_P = np.full(len(members), np.nan, dtype=np.float32)
-            loss_P[trained.positions] = pack.train(min(interval, steps - pack.step)).mean(0)
-            trained.losses.append(loss_P)
+        stop = False
+        while not (trained.finished or stop):
+            _train_chunk(trained, len(members), interval)
             _drop_failed(trained, identities)
+            stop = reports.stopping is not None and _any_worker(reports.stopping(), pack, shard)
             if reports.progress is not None:
                 reports.progress(pack.step)
             if reports.snapshot is not None and 0 < next_snapshot <= pack.step and trained.positions:
                 next_snapshot += reports.snapshot_steps
                 reports.snapshot(trained)
             pause = max(checkpoint_s, _PAUSE * writer.cost_s) if checkpoint_s else 0.0
-            due = pack.step == steps or time.monotonic() - saved > pause
+            due = stop or pack.step == steps or time.monotonic() - saved > pause
             if due and trained.positions and (shard is None or shard.rank == 0):
                 writer.save(pack, trained.curve_SP, trained.failures)
                 saved = time.monotonic()
     return trained
+
+
+def _train_chunk(trained: TrainedPack, member_count: int, interval: int) -> None:
+    """Train to the next multiple of `CHUNK_STEPS`; chunks are the same whoever stops where, and so are their means."""
+    pack = trained.pack
+    behind = pack.step % interval
+    steps = min(CHUNK_STEPS - pack.step % CHUNK_STEPS, pack.members[0].steps - pack.step)
+    loss_P = np.full(member_count, np.nan, dtype=np.float32)
+    loss_P[trained.positions] = pack.train(steps).mean(0)
+    if behind:
+        trained.losses[-1] = trained.losses[-1] + (loss_P - trained.losses[-1]) * np.float32(steps / (behind + steps))
+    else:
+        trained.losses.append(loss_P)
+
+
+def _any_worker(stop: bool, pack: Pack, shard: Shard | None) -> bool:
+    """Tell whether one of the workers that share batches stops, which all have to do at the same step."""
+    if shard is None:
+        return stop
+    stops = torch.tensor([float(stop)], device=pack.device)
+    shard.sum(stops)
+    return bool(stops.item())
 
 
 def _start(

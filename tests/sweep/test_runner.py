@@ -352,6 +352,7 @@ def test_ctrl_c_ends_a_sweep_in_one_sentence_and_the_same_command_continues(pen_
     output, errors = process.communicate(timeout=150)
     assert process.returncode == 130
     assert output == ""
+    assert "stopping: packs finish their step and write a checkpoint; Ctrl-C again ends at once" in errors
     assert "interrupted; the same command continues from the last checkpoints" in errors
     assert "Traceback" not in errors
     _, runs = runs_of(tmp_path / "runs")

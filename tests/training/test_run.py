@@ -8,6 +8,7 @@ import pytest
 from mcnn_ray.artifacts import MANIFEST
 from mcnn_ray.errors import ArtifactError
 from mcnn_ray.training import checkpoint as checkpoint_module
+from mcnn_ray.training import run as run_module
 from mcnn_ray.training.checkpoint import CheckpointWriter, load_checkpoint
 from mcnn_ray.training.pack import Pack
 from mcnn_ray.training.run import Reports, curve_interval, train_pack
@@ -39,6 +40,24 @@ def test_interrupted_run_continues_to_the_bits_of_an_undisturbed_one(tmp_path):
     np.testing.assert_array_equal(resumed.curve_SP, whole.curve_SP)
     np.testing.assert_array_equal(layers(resumed.pack, 2)[0][0], layers(whole.pack, 2)[0][0])
     assert resumed.pack.step == 1000
+
+
+def test_run_asked_to_stop_within_an_interval_leaves_a_checkpoint_and_continues_to_the_same_bits(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_module, "_CURVE_POINTS", 2)
+    losses = Pack(PACK, training_data()).train(1000)
+    whole = train_pack(PACK, IDS, training_data(), tmp_path / "a", 3600)
+    assert curve_interval(1000) == 500
+    np.testing.assert_allclose(whole.curve_SP, losses.reshape(2, 500, -1).mean(1), rtol=1e-5)
+    taken = []
+    reports = Reports(progress=taken.append, stopping=lambda: taken[-1:] == [200] or len(taken) > 4)
+    for end in (300, 600):
+        stopped = train_pack(PACK, IDS, training_data(), tmp_path / "b", 3600, reports)
+        assert (stopped.pack.step, stopped.finished) == (end, False)
+        assert (tmp_path / "b" / f"step-{end:09d}").is_dir()
+    resumed = train_pack(PACK, IDS, training_data(), tmp_path / "b", 3600)
+    assert resumed.finished
+    np.testing.assert_array_equal(resumed.curve_SP, whole.curve_SP)
+    np.testing.assert_array_equal(layers(resumed.pack, 2)[0][0], layers(whole.pack, 2)[0][0])
 
 
 def test_curve_is_the_mean_loss_of_each_interval(tmp_path):
