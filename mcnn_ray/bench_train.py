@@ -23,11 +23,12 @@ import numpy as np
 import torch
 
 from mcnn_ray.bench import check_device
-from mcnn_ray.bench_yardsticks import Readings, StepShape, Yardsticks, made_buffer
+from mcnn_ray.bench_yardsticks import Readings, Yardsticks, made_buffer
 from mcnn_ray.errors import ConfigError, McnnError
 from mcnn_ray.member import Member, make_member
 from mcnn_ray.training.data import NearestMemories, make_training_data
 from mcnn_ray.training.pack import CHUNK_STEPS, Pack
+from mcnn_ray.training.step_shape import StepShape
 
 __all__ = ["WARM_UP_STEPS", "TrainBench", "bench_members", "bench_train"]
 

@@ -5,7 +5,6 @@ Shapes: P members, N rows, B batch, D observation numbers, A action numbers.
 
 from __future__ import annotations
 
-import itertools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -17,8 +16,9 @@ import numpy.typing as npt
 import torch
 
 from mcnn_ray.core.blend import beta_at
+from mcnn_ray.training.step_shape import StepShape
 
-__all__ = ["EagerLoop", "ProductTimer", "Readings", "StepShape", "Yardsticks", "made_buffer"]
+__all__ = ["EagerLoop", "ProductTimer", "Readings", "Yardsticks", "made_buffer"]
 
 Float32Array = npt.NDArray[np.float32]
 _BLOCKS = 5  # timed at each reading, in turn for each library
@@ -26,45 +26,6 @@ _PASSES = 20  # of one block
 _EAGER_STEPS = 50  # at each reading
 _COPIED_BYTES = 1 << 27  # far larger than any cache
 _LEARNING_RATE = 3e-4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepShape:
-    """The shape of one member's gradient step.
-
-    Attributes:
-        dim: D.
-        hidden: widths of the hidden layers.
-        actions: A.
-        batch_size: B.
-    """
-
-    dim: int
-    hidden: tuple[int, ...]
-    actions: int
-    batch_size: int
-
-    @property
-    def layers(self) -> list[tuple[int, int]]:
-        """Numbers that go into and come out of each layer."""
-        return list(itertools.pairwise((self.dim, *self.hidden, self.actions)))
-
-    @property
-    def flop(self) -> int:
-        """Operations of the matrix products: forward, gradients of weights, and of all inputs but the observations."""
-        weights = [fan_in * fan_out for fan_in, fan_out in self.layers]
-        return 2 * self.batch_size * (3 * sum(weights) - weights[0])
-
-    @property
-    def bytes(self) -> int:
-        """Bytes that must move if nothing is read or written twice.
-
-        Parameters, gradients and Adam's two moments are read and written once each, so is every layer's output, and
-        the batch (observations, actions, memory actions, distances) is read.
-        """
-        parameters = sum((fan_in + 1) * fan_out for fan_in, fan_out in self.layers)
-        outputs = self.batch_size * (sum(self.hidden) + self.actions)
-        return 4 * (8 * parameters + 2 * outputs + self.batch_size * (self.dim + 2 * self.actions + 1))
 
 
 def made_buffer(shape: StepShape, rows: int, seed: int) -> dict[str, Float32Array]:

@@ -38,7 +38,7 @@ def train(
     Example: mcnn bench train --members 1,4,36 --steps 2000
     """
     from mcnn_ray.bench_train import TrainBench, bench_train
-    from mcnn_ray.bench_yardsticks import StepShape
+    from mcnn_ray.training.step_shape import StepShape
 
     asked = TrainBench(
         members=numbers("--members", members),

@@ -239,7 +239,7 @@ def _sweep(values: dict[str, Any], source: str, storage: Path, one: bool = False
         raise ConfigError(f"these flags ask for {members} members; mcnn train takes one, mcnn sweep takes lists")
     try:
         with StageProgress() as progress:
-            return run_sweep(config, storage, progress)
+            return run_sweep(config, storage, progress, progress.say)
     except KeyboardInterrupt:
         error_console.print("interrupted; the same command continues from the last checkpoints")
         raise typer.Exit(130) from None
@@ -266,7 +266,7 @@ def _print_certificates(result: SweepResult) -> None:
 
     if result.certificates:
         for line in sweep_lines(result.certificates):
-            output_console.print(line, highlight=False, markup=False, soft_wrap=True)
+            output_console.print(line, highlight=False, markup=False, soft_wrap=not output_console.is_terminal)
 
 
 def _policy_directory(policy: str, storage: Path) -> Path:

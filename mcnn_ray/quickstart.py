@@ -44,7 +44,7 @@ def run_quickstart(storage: Path) -> None:
     """
     with StageProgress() as progress:
         record_demonstrations(progress)
-        result = run_sweep(SweepConfig.parse(SWEEP, "quickstart"), storage, progress)
+        result = run_sweep(SweepConfig.parse(SWEEP, "quickstart"), storage, progress, progress.say)
     print_result(result)
     for line in (
         f"figure:  {result.figure}",

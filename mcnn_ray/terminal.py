@@ -16,12 +16,15 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 from mcnn_ray.errors import McnnError
 
@@ -46,15 +49,24 @@ TrustedBackbone = Annotated[
 ]
 DEFAULT_STORAGE = Path("runs")
 
-_LINE_EVERY_S = 15.0
+_LINE_EVERY_S = 30.0
 
 error_console = Console(stderr=True)
 # What is piped into a file or another program is not cut to the width of a terminal that is not there.
 output_console = Console(width=None if sys.stdout.isatty() else 140)
 
 
+class _RateColumn(ProgressColumn):
+    """What is done a second."""
+
+    def render(self, task: Task) -> Text:
+        """Return the rate of a stage, or nothing before it is known."""
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{speed:,.{0 if speed >= 10 else 1}f}/s", style="dim")
+
+
 class StageProgress:
-    """Shows the stages of a command: a bar each in a terminal, a line now and then elsewhere.
+    """Shows the stages of a command: a bar each in a terminal, elsewhere a line every 30 s, with rates and time left.
 
     Use as a context manager and call with a stage's name, what is done and what there is in all.
     """
@@ -64,11 +76,13 @@ class StageProgress:
             TextColumn("{task.description:<24}"),
             BarColumn(),
             MofNCompleteColumn(),
+            _RateColumn(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=error_console,
         )
         self._tasks: dict[str, TaskID] = {}
+        self._started: dict[str, tuple[float, float]] = {}  # when, and what was done then
         self._printed: dict[str, float] = {}
         self._ended: set[str] = set()
 
@@ -96,9 +110,22 @@ class StageProgress:
         ended = done >= total
         if (ended and stage not in self._ended) or now - self._printed.get(stage, -_LINE_EVERY_S) >= _LINE_EVERY_S:
             self._printed[stage] = now
-            error_console.print(f"{stage}: {shown:,} of {whole:,}", highlight=False)
+            error_console.print(f"{stage}: {shown:,} of {whole:,}{self._pace(stage, shown, whole)}", highlight=False)
         if ended:
             self._ended.add(stage)
+
+    def say(self, text: str) -> None:
+        """Show a sentence once, above the bars."""
+        error_console.print(text, highlight=False, markup=False, soft_wrap=not error_console.is_terminal)
+
+    def _pace(self, stage: str, shown: float, whole: float) -> str:
+        now = time.monotonic()
+        since, done = self._started.setdefault(stage, (now, shown))
+        if shown <= done or now - since < 1.0:
+            return ""
+        rate = (shown - done) / (now - since)
+        left = f", {(whole - shown) / rate:,.0f} s left" if shown < whole else ""
+        return f" ({rate:,.{0 if rate >= 10 else 1}f}/s{left})"
 
 
 def run_app(app: typer.Typer, arguments: list[str], **options: Any) -> None:

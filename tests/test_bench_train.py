@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from mcnn_ray.bench_train import TrainBench, bench_members, bench_train
-from mcnn_ray.bench_yardsticks import EagerLoop, ProductTimer, StepShape, made_buffer
+from mcnn_ray.bench_yardsticks import EagerLoop, ProductTimer, made_buffer
 from mcnn_ray.errors import ConfigError
+from mcnn_ray.training.step_shape import StepShape
 
 TINY = StepShape(dim=3, hidden=(4, 5), actions=2, batch_size=8)
 REFERENCE = StepShape(dim=39, hidden=(256, 256), actions=28, batch_size=256)

@@ -108,10 +108,11 @@ def evaluate(
     deadline_s: float = _DEADLINE_S,
     progress: Callable[[int, int], None] | None = None,
     finished: Callable[[str, list[Rollout]], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
 ) -> Evaluation:
     """Roll out every policy on every seed, with actors that are started for it; see `RolloutPool`."""
     with RolloutPool(task, actors=actors, gpus=gpus, backbone=backbone, deadline_s=deadline_s) as pool:
-        return pool.evaluate(policies, seeds, progress=progress, finished=finished)
+        return pool.evaluate(policies, seeds, progress=progress, finished=finished, cancelled=cancelled)
 
 
 @dataclass(slots=True)
@@ -166,6 +167,7 @@ class RolloutPool:
         *,
         progress: Callable[[int, int], None] | None = None,
         finished: Callable[[str, list[Rollout]], None] | None = None,
+        cancelled: Callable[[], bool] | None = None,
     ) -> Evaluation:
         """Roll out every policy on every seed.
 
@@ -174,6 +176,7 @@ class RolloutPool:
             seeds: episode seeds; all policies meet the same.
             progress: called with (episodes done, episodes in all).
             finished: called with a policy's identity and rollouts, in the order of the seeds, when its last one is in.
+            cancelled: asked about once a second; once it says yes, what has not ended is left.
 
         Raises:
             SimulationError: the environment fails in an episode, or actors cannot be started.
@@ -183,7 +186,7 @@ class RolloutPool:
         blocks = [tuple(seeds[start : start + LOCKSTEP]) for start in range(0, len(seeds), LOCKSTEP)]
         items = [_Item(member, block) for member in policies for block in blocks]
         missing = {member: len(seeds) for member in policies}
-        for ended in self._run(items):
+        for ended in self._run(items, cancelled or (lambda: False)):
             if progress is not None:
                 progress(len(self._rollouts) + len(self._lost), len(policies) * len(seeds))
             missing[ended.member] -= len(ended.seeds)
@@ -195,12 +198,12 @@ class RolloutPool:
     def _found(self, member: str, seeds: Sequence[int]) -> list[Rollout]:
         return [self._rollouts[member, seed] for seed in seeds if (member, seed) in self._rollouts]
 
-    def _run(self, items: Sequence[_Item]) -> Iterator[_Item]:
+    def _run(self, items: Sequence[_Item], cancelled: Callable[[], bool]) -> Iterator[_Item]:
         """Run items and yield each as it ends; one that is given up ends too."""
         self._waiting, self._open = deque(items), list(items)
         for _ in range(min(self._actors, len(items)) - len(self._idle) - len(self._busy)):
             self._start()
-        while self._open:
+        while self._open and not cancelled():
             self._submit()
             ready, _ = ray.wait(list(self._busy), num_returns=1, timeout=_POLL_S)
             ended = [item for reference in ready for item in self._collect(reference)]

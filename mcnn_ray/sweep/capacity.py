@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,8 +15,9 @@ from mcnn_ray.member import Member
 from mcnn_ray.sweep.cluster import cluster_cpus, cluster_gpus
 from mcnn_ray.sweep.study import Studies
 from mcnn_ray.training.pack import CHUNK_STEPS
+from mcnn_ray.training.step_shape import StepShape
 
-__all__ = ["Capacity", "measure_capacity", "pack_bytes", "split_by_memory"]
+__all__ = ["Capacity", "measure_capacity", "pack_bytes", "split_by_memory", "step_shape"]
 
 _SHARE = 0.8  # of the free memory that packs may take
 _NUMBER = 4  # bytes
@@ -71,16 +71,24 @@ def pack_bytes(members: Sequence[Member], studies: Studies) -> tuple[int, int]:
     """
     parts = {member.demonstrations for member in members}
     rows = {part: len(studies.parts[part].obs_ND) for part in parts}
-    some = studies.of(members[0])
-    dim, actions = some.obs_ND.shape[1], some.demonstrations.actions_NA.shape[1]
+    shape = step_shape(members[0], studies)
+    dim, actions = shape.dim, shape.actions
     memories = {(member.demonstrations, member.memory_key) for member in members if member.memory_key is not None}
     tables = sum(rows.values()) * (dim + actions) + sum(rows[part] for part, _ in memories) * (actions + 1)
-    widths = (dim, *members[0].hidden, actions)
-    parameters = sum((fan_in + 1) * fan_out for fan_in, fan_out in itertools.pairwise(widths))
-    batch = members[0].batch_size or 0
-    gathered = CHUNK_STEPS * batch * (dim + 3 * actions + 1)
-    layers = 2 * batch * sum(widths[1:])
-    return _NUMBER * tables, _NUMBER * (_STATES * parameters + gathered + layers)
+    gathered = CHUNK_STEPS * shape.batch_size * (dim + 3 * actions + 1)
+    layers = 2 * shape.batch_size * (sum(shape.hidden) + actions)
+    return _NUMBER * tables, _NUMBER * (_STATES * shape.parameters + gathered + layers)
+
+
+def step_shape(member: Member, studies: Studies) -> StepShape:
+    """Return the shape of a trained member's gradient step, with an MLP."""
+    study = studies.of(member)
+    return StepShape(
+        dim=study.obs_ND.shape[1],
+        hidden=member.hidden,
+        actions=study.demonstrations.actions_NA.shape[1],
+        batch_size=member.batch_size or 0,
+    )
 
 
 def split_by_memory(members: Sequence[Member], studies: Studies, capacity: Capacity) -> int:

@@ -59,7 +59,7 @@ class SnapshotEvaluator:
     ) -> None:
         self._plan, self._task, self._backbone = plan, task, backbone
         self._episodes, self._actors, self._tell = episodes, actors, tell
-        self._ended = threading.Event()
+        self._ended, self._cancelled = threading.Event(), threading.Event()
         self._error: BaseException | None = None
         self._done, self._known = 0, 0
         self._thread = threading.Thread(target=self._run, name="snapshots", daemon=True)
@@ -72,16 +72,18 @@ class SnapshotEvaluator:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is not None:
-            return  # the snapshots stay for the next start
+            self._cancelled.set()  # the snapshots stay for the next start
         self._ended.set()
-        self._thread.join()
-        if self._error is not None:
+        self._thread.join()  # before Ray is shut down under it
+        if kind is None and self._error is not None:
             raise self._error
 
     def _run(self) -> None:
         try:
             while True:
                 last = self._ended.wait(_POLL_S)
+                if self._cancelled.is_set():
+                    return
                 self._evaluate(self._snapshots())
                 if last:
                     return
@@ -108,6 +110,7 @@ class SnapshotEvaluator:
             range(SELECTION_SEED, SELECTION_SEED + self._episodes),
             actors=self._actors,
             backbone=self._backbone,
+            cancelled=self._cancelled.is_set,
             finished=lambda name, rollouts: self._file(*snapshots[name], [rollout.record for rollout in rollouts]),
         )
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mcnn_ray.config import SweepConfig
 from mcnn_ray.errors import ArtifactError, SimulationError
 from mcnn_ray.member import Member
+from mcnn_ray.report.results import summarise
 from mcnn_ray.rollout.episode import EVALUATION_SEED, EpisodeRecord, Rollout
 from mcnn_ray.rollout.pool import LOCKSTEP, Lost, RolloutPool
 from mcnn_ray.rollout.records import read_records, read_rollouts, write_rollouts
@@ -42,6 +43,7 @@ def roll_out_members(
     task: Task,
     config: SweepConfig,
     tell: Callable[[str, float, float], None],
+    say: Callable[[str], None],
 ) -> MemberRollouts:
     """Roll out the members on the reporting seeds; each one's episodes are written as they end.
 
@@ -54,6 +56,7 @@ def roll_out_members(
         task: to roll out in.
         config: says how many episodes, and whether settings may stop early.
         tell: told of progress.
+        say: told of the best setting so far, of those whose members all have episodes.
 
     Raises:
         SimulationError: the environment fails, or every episode of a member is lost.
@@ -67,7 +70,8 @@ def roll_out_members(
     stopped: set[str] = set()
     gpus = cluster_gpus() if config.backbone else 0
     with RolloutPool(task, actors=cluster_cpus(), gpus=gpus, backbone=config.backbone) as pool:
-        episodes = _Episodes(plan, members, config.episodes, pool, tell)
+        leader = _Leader(going, plan, config.episodes, say)
+        episodes = _Episodes(plan, members, config.episodes, pool, tell, leader)
         for stop in stops:
             episodes.run([i for group in going.values() for i in group], stop)
             returns = {setting: episodes.mean_returns(group, stop) for setting, group in going.items()}
@@ -79,6 +83,31 @@ def roll_out_members(
         run=episodes.reached,
         stopped={i for i in stopped if episodes.reached[i] < config.episodes},
     )
+
+
+class _Leader:
+    """Says which setting is the best so far, whenever that changes."""
+
+    def __init__(
+        self, settings: Mapping[Member, list[str]], plan: SweepPlan, episodes: int, say: Callable[[str], None]
+    ) -> None:
+        self._settings, self._plan, self._episodes, self._say = list(settings.values()), plan, episodes, say
+        self._best: Member | None = None
+
+    def look(self, records: Mapping[str, Sequence[EpisodeRecord]]) -> None:
+        """Take the episodes that there are."""
+        known = [identity for group in self._settings if all(records[i] for i in group) for identity in group]
+        rows = summarise({i: self._plan.members[i] for i in known}, records, dict.fromkeys(known, self._episodes))
+        if not rows:
+            return
+        best = max(rows, key=lambda row: row.episode_return.mean)
+        if best.member != self._best:
+            self._best = best.member
+            shown = f"return {best.episode_return.text(0)}" if best.score is None else f"score {best.score.text(1)}"
+            self._say(
+                f"best so far: {best.member.setting_label}, {shown}, n {best.episode_return.n} "
+                f"({len(rows)} of {len(self._settings)} settings rolled out)"
+            )
 
 
 class _Episodes:
@@ -96,8 +125,9 @@ class _Episodes:
         count: int,
         pool: RolloutPool,
         tell: Callable[[str, float, float], None],
+        leader: _Leader,
     ) -> None:
-        self._plan, self._pool, self._tell = plan, pool, tell
+        self._plan, self._pool, self._tell, self._leader = plan, pool, tell, leader
         self._seeds = range(EVALUATION_SEED, EVALUATION_SEED + count)
         self.records = {identity: _usable_records(plan.episodes(identity), self._seeds) for identity in identities}
         self.reached = {identity: len(found) for identity, found in self.records.items()}
@@ -138,6 +168,7 @@ class _Episodes:
         earlier = read_rollouts(path)[: len(self.records[identity])] if self.records[identity] else []
         write_rollouts(path, [*earlier, *rollouts])
         self.records[identity] = [*self.records[identity], *(rollout.record for rollout in rollouts)]
+        self._leader.look(self.records)
 
     def _check(self, identities: Sequence[str], lost: Sequence[Lost]) -> None:
         for identity in identities:

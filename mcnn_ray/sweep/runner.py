@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,6 +27,7 @@ from mcnn_ray.sweep.cluster import own_modules, ray_session
 from mcnn_ray.sweep.interrupt import stop_in_order
 from mcnn_ray.sweep.learning_curves import SnapshotEvaluator, read_evaluations
 from mcnn_ray.sweep.member_rollouts import MemberRollouts, roll_out_members
+from mcnn_ray.sweep.outlook import look_ahead
 from mcnn_ray.sweep.plan import SweepPlan, earlier_start, make_plan
 from mcnn_ray.sweep.progress import PackProgress
 from mcnn_ray.sweep.study import Studies, open_studies
@@ -73,13 +74,16 @@ class SweepResult:
     run_id: str
 
 
-def run_sweep(config: SweepConfig, storage: Path, watch: Watcher | None = None) -> SweepResult:
+def run_sweep(
+    config: SweepConfig, storage: Path, watch: Watcher | None = None, say: Callable[[str], None] | None = None
+) -> SweepResult:
     """Train, roll out, file and compare all members of a configuration.
 
     Args:
         config: of the sweep.
         storage: folder that holds sweeps, the codebook cache and the default MLflow store.
         watch: told of progress.
+        say: told in words what the sweep will take, and the best setting so far.
 
     Returns:
         The results, also written into the sweep's folder and to MLflow.
@@ -88,19 +92,21 @@ def run_sweep(config: SweepConfig, storage: Path, watch: Watcher | None = None) 
         McnnError: what a user can mend; finished work stays on disk.
     """
     tell: Watcher = watch or (lambda stage, done, total: None)
+    say = say or (lambda text: None)
     studies = open_studies(config)
     folder = storage / config.sweep_name
     earlier = earlier_start(folder, studies)
     members = config.members()
-    studies.learn_codebooks(
-        members, storage / "cache" / "codebooks", lambda name, share: tell(f"memories {name}", share, 1.0)
-    )
     with locked(folder, wait=False), ray_session(own_modules(studies.task, config.backbone)):
         capacity = measure_capacity(config)
         packs = split_by_memory(members, studies, capacity)
         if config.workers > sum(member.trained for member in members):
             packs = 1  # whose batches the workers share
         plan = make_plan(folder.resolve(), members, studies, earlier, packs)  # workers run in folders of their own
+        say(str(look_ahead(plan, studies, config, capacity)))
+        studies.learn_codebooks(
+            members, storage / "cache" / "codebooks", lambda name, share: tell(f"memories {name}", share, 1.0)
+        )
         tracker = Tracker(storage, studies.task.id)
         run_id = tracker.open_sweep(plan.id, config.sweep_name, _sweep_parameters(config, studies))
         try:
@@ -111,7 +117,7 @@ def run_sweep(config: SweepConfig, storage: Path, watch: Watcher | None = None) 
             if len(failures) == len(plan.members):
                 raise McnnError(f"no member has a result; {next(iter(failures.values()))}")
             trained = [identity for identity in plan.members if identity not in failures]
-            rolled_out = roll_out_members(plan, trained, studies.task, config, tell)
+            rolled_out = roll_out_members(plan, trained, studies.task, config, tell, say)
             records = rolled_out.records
             rows = summarise({i: plan.members[i] for i in trained}, records, rolled_out.run, rolled_out.stopped)
             figure = save_score_figure(rows, studies.task.id, folder / "scores.png")

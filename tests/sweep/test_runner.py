@@ -350,7 +350,7 @@ def test_ctrl_c_ends_a_sweep_in_one_sentence_and_the_same_command_continues(pen_
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=150)
-    assert process.returncode == 130
+    assert process.returncode == 130, errors
     assert output == ""
     assert "stopping: packs finish their step and write a checkpoint; Ctrl-C again ends at once" in errors
     assert "interrupted; the same command continues from the last checkpoints" in errors

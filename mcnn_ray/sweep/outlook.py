@@ -1,0 +1,185 @@
+"""What a sweep will take, told and checked before it starts: members, packs, memory, disk and, roughly, time."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from mcnn_ray.config import SweepConfig
+from mcnn_ray.errors import ConfigError
+from mcnn_ray.rollout.episode import FAULTS
+from mcnn_ray.sweep.capacity import Capacity, pack_bytes, step_shape
+from mcnn_ray.sweep.cluster import cluster_cpus, cluster_gpus
+from mcnn_ray.sweep.plan import PlannedPack, SweepPlan
+from mcnn_ray.sweep.study import Studies
+from mcnn_ray.tasks.environments import make_environment
+
+__all__ = ["Outlook", "look_ahead"]
+
+_TIMED_S = 0.05
+_WIDTH = 256  # of the paper's layers
+_PRODUCT_SHARE = 0.75  # of a training step is matrix products, see docs/training.md
+_STATES = 3  # numbers a checkpoint holds for each parameter: itself and Adam's two moments
+_CHECKPOINTS = 3  # the newest, one before, and one being written
+_NUMBER = 4  # bytes
+_UNKNOWN_HORIZON = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What is still to be done of a sweep.
+
+    Attributes:
+        members: in all.
+        packs: sizes of those to be trained.
+        at_once: packs that train at the same time.
+        device: `GPU` or `CPU`, one for each pack.
+        memory_bytes: of the packs that train at the same time, at most.
+        disk_bytes: that checkpoints, policies and episodes will take, about.
+        episodes: to be rolled out.
+        training_s: rough seconds of training; None where it cannot be told beforehand.
+        rollout_s: rough seconds of rollouts; None likewise.
+    """
+
+    members: int
+    packs: tuple[int, ...]
+    at_once: int
+    device: str
+    memory_bytes: int
+    disk_bytes: int
+    episodes: int
+    training_s: float | None
+    rollout_s: float | None
+
+    def __str__(self) -> str:
+        """Return it in one line."""
+        parts = [f"{self.members} member{'s' * (self.members > 1)}"]
+        if self.packs:
+            parts.append(
+                f"{sum(self.packs)} to train in {len(self.packs)} pack{'s' * (len(self.packs) > 1)}, "
+                f"{min(self.at_once, len(self.packs))} at once on a {self.device} each ({_size(self.memory_bytes)} of "
+                f"memory{_about(self.training_s)})"
+            )
+        if self.episodes:
+            parts.append(f"{self.episodes:,} episodes to roll out{_about(self.rollout_s)}")
+        return f"plan: {'; '.join(parts)}; about {_size(self.disk_bytes)} of disk"
+
+
+def look_ahead(plan: SweepPlan, studies: Studies, config: SweepConfig, capacity: Capacity) -> Outlook:
+    """Work out what is still to be done.
+
+    Args:
+        plan: of the sweep.
+        studies: what it learns from.
+        config: of the sweep.
+        capacity: of the cluster.
+
+    Raises:
+        ConfigError: the disk has less room than the sweep will take.
+    """
+    packs = plan.open_packs()
+    silent = [identity for identity in plan.members if not plan.episodes(identity).is_file()]
+    env = make_environment(studies.task)
+    horizon = studies.task.horizon or (env.spec.max_episode_steps if env.spec else None) or _UNKNOWN_HORIZON
+    steps = len(silent) * config.episodes * horizon
+    step_s = _step_s(env) if steps else None
+    outlook = Outlook(
+        members=len(plan.members),
+        packs=tuple(len(pack.members) for pack in packs),
+        at_once=capacity.packs_at_once,
+        device="GPU" if cluster_gpus() else "CPU",
+        memory_bytes=_memory(packs, studies, capacity),
+        disk_bytes=_disk(packs, studies) + _NUMBER * steps * int(np.prod(env.action_space.shape or (1,))),
+        episodes=len(silent) * config.episodes,
+        training_s=None if cluster_gpus() or config.backbone else _training_s(packs, studies, capacity),
+        rollout_s=None if step_s is None else steps * step_s / cluster_cpus(),
+    )
+    env.close()
+    _check_disk(plan.folder, outlook.disk_bytes)
+    return outlook
+
+
+def _memory(packs: Sequence[PlannedPack], studies: Studies, capacity: Capacity) -> int:
+    sizes = [pack_bytes(list(pack.members.values()), studies) for pack in packs]
+    needed = sorted(shared + each * len(pack.members) for pack, (shared, each) in zip(packs, sizes, strict=True))
+    return sum(needed[-capacity.packs_at_once :])
+
+
+def _disk(packs: Sequence[PlannedPack], studies: Studies) -> int:
+    numbers = 0.0
+    for member in (member for pack in packs for member in pack.members.values()):
+        shape, study = step_shape(member, studies), studies.of(member)
+        memories = (member.memory_fraction or 0.0) * len(study.obs_ND)
+        numbers += shape.parameters * (1 + _STATES * _CHECKPOINTS) + memories * (shape.dim + shape.actions)
+    return int(_NUMBER * numbers)
+
+
+def _training_s(packs: Sequence[PlannedPack], studies: Studies, capacity: Capacity) -> float:
+    """Return the seconds that the matrix products take on single threads, and what comes with them."""
+    somes = [next(iter(pack.members.values())) for pack in packs]
+    flop = sum(pack.member_steps * step_shape(some, studies).flop for pack, some in zip(packs, somes, strict=True))
+    if not flop:
+        return 0.0
+    return flop / (_product_rate() * _PRODUCT_SHARE * min(capacity.packs_at_once, len(packs)))
+
+
+def _product_rate() -> float:
+    """Return the operations a second of a matrix product on one thread."""
+    square, threads, products = torch.ones(_WIDTH, _WIDTH), torch.get_num_threads(), 0
+    torch.set_num_threads(1)
+    started = time.perf_counter()
+    while time.perf_counter() - started < _TIMED_S:
+        square @ square
+        products += 1
+    torch.set_num_threads(threads)
+    return products * 2 * _WIDTH**3 / (time.perf_counter() - started)
+
+
+def _step_s(env: gym.Env[Any, Any]) -> float | None:
+    """Return the seconds of a step with actions at random, which the simulator finds easier than a policy's.
+
+    None where the environment fails: rolling out tells that with its place.
+    """
+    env.action_space.seed(0)
+    try:
+        env.reset(seed=0)
+        started, steps = time.perf_counter(), 0
+        while time.perf_counter() - started < _TIMED_S:
+            *_, terminated, truncated, _ = env.step(env.action_space.sample())
+            steps += 1
+            if terminated or truncated:
+                env.reset(seed=0)
+    except FAULTS:
+        return None
+    return (time.perf_counter() - started) / steps
+
+
+def _check_disk(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise ConfigError(
+            f"{folder} has {_size(free)} of disk left, and the sweep will take about {_size(needed)}; make room, or "
+            "choose another --storage"
+        )
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{max(1, round(count / 2**20))} MiB"
+
+
+def _about(seconds: float | None) -> str:
+    return "" if seconds is None else f", about {_duration(seconds)}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,57 @@
+"""What a sweep says it will take, before it starts."""
+
+import shutil
+from types import SimpleNamespace
+
+import pytest
+
+from mcnn_ray.config import SweepConfig
+from mcnn_ray.errors import ConfigError
+from mcnn_ray.sweep.capacity import measure_capacity
+from mcnn_ray.sweep.outlook import look_ahead
+from mcnn_ray.sweep.plan import EarlierStart, make_plan
+from mcnn_ray.sweep.study import open_studies
+
+
+@pytest.fixture
+def look(pen_dataset, tmp_path, ray_running):
+    def look(**changes):
+        values = {"task": "pen-expert-v1", "dataset": pen_dataset, "method": ["mcnn+mlp", "bc", "1nn"], "seed": [0, 1]}
+        config = SweepConfig.parse({**values, "steps": 10_000, "episodes": 4, **changes}, "test")
+        studies, capacity = open_studies(config), measure_capacity(config)
+        plan = make_plan(tmp_path, config.members(), studies, EarlierStart(id="s", packs={}), 2)
+        return plan, lambda: look_ahead(plan, studies, config, capacity)
+
+    return look
+
+
+def test_members_packs_and_episodes_are_counted(look):
+    found = look()[1]()
+    assert (found.members, found.packs, found.episodes) == (5, (2, 2), 20)
+    assert str(found).startswith("plan: 5 members; 4 to train in 2 packs, ")
+    assert "20 episodes to roll out, about " in str(found)
+
+
+def test_finished_members_are_not_counted_again(look):
+    plan, ahead = look(method="1nn")
+    for identity in plan.members:
+        plan.episodes(identity).parent.mkdir(parents=True)
+        plan.episodes(identity).touch()
+    found = ahead()
+    assert (found.packs, found.episodes, found.rollout_s) == ((), 0, None)
+    assert str(found) == "plan: 1 member; about 1 MiB of disk"
+
+
+def test_time_of_training_grows_with_the_steps_and_the_width(look):
+    short, long, wide = (look(**changes)[1]() for changes in ({}, {"steps": 100_000}, {"hidden": [512, 512]}))
+    assert long.training_s > 3 * short.training_s
+    assert wide.training_s > 1.5 * short.training_s
+    assert wide.disk_bytes > 2 * short.disk_bytes
+    assert wide.memory_bytes > short.memory_bytes
+
+
+def test_disk_that_is_too_full_is_refused_with_both_numbers(look, monkeypatch):
+    _, ahead = look()
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2 * 2**20))
+    with pytest.raises(ConfigError, match=r"has 2 MiB of disk left, and the sweep will take about \d+ MiB; make room"):
+        ahead()
