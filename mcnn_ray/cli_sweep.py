@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mcnn_ray.errors import ArtifactError, ConfigError, SimulationError
+from mcnn_ray.errors import ArtifactError, ConfigError, SimulationError, TrackingError
 from mcnn_ray.terminal import (
     DEFAULT_STORAGE,
     AsJson,
@@ -24,7 +24,7 @@ from mcnn_ray.terminal import (
 if TYPE_CHECKING:
     from mcnn_ray.sweep.runner import SweepResult
 
-__all__ = ["SweepScript", "evaluate", "print_result", "sweep", "train"]
+__all__ = ["SweepScript", "check_filed", "evaluate", "print_result", "sweep", "train"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +108,10 @@ def train(
     policy = result.folder / "members" / identity / "policy"
     if as_json:
         print_json({**result.rows[0].record(), "policy": str(policy)})
-        return
-    print_result(result)
-    output_console.print(f"policy: {policy}", highlight=False, soft_wrap=True)
+    else:
+        print_result(result)
+        output_console.print(f"policy: {policy}", highlight=False, soft_wrap=True)
+    check_filed(result)
 
 
 def sweep(
@@ -165,10 +166,12 @@ def sweep(
         print_json([row.record() for row in result.rows])
         for failure in result.failures:
             error_console.print(f"failed: {failure}", highlight=False, soft_wrap=True)
+        check_filed(result)
         return
     print_result(result)
     for what, path in (("table", result.folder / "results.csv"), ("figure", result.figure)):
         output_console.print(f"{what}: {path}", highlight=False, soft_wrap=True)
+    check_filed(result)
     output_console.print(f"compare the runs: mcnn ui --storage {storage}", highlight=False, soft_wrap=True)
 
 
@@ -259,6 +262,16 @@ def print_result(result: SweepResult) -> None:
     for failure in result.failures:
         output_console.print(f"failed, and not in the table: {failure}", highlight=False, soft_wrap=True)
     _print_certificates(result)
+
+
+def check_filed(result: SweepResult) -> None:
+    """Fail, once the table is shown, when MLflow was away at the sweep's end.
+
+    Raises:
+        TrackingError: it was; the sentence says what to do.
+    """
+    if result.unfiled is not None:
+        raise TrackingError(f"nothing is lost, but not all is filed: {result.unfiled} (it lies in {result.folder})")
 
 
 def _print_certificates(result: SweepResult) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mcnn_ray.cli_sweep import print_result
+from mcnn_ray.cli_sweep import check_filed, print_result
 from mcnn_ray.config import SweepConfig
 from mcnn_ray.data.collect import collect_episodes
 from mcnn_ray.data.minari_store import dataset_exists, read_minari, write_minari
@@ -52,6 +52,7 @@ def run_quickstart(storage: Path) -> None:
         f"open the UI:  mcnn ui --storage {storage}   then http://127.0.0.1:5000, experiment {_TASK}",
     ):
         output_console.print(line, highlight=False, soft_wrap=True)
+    check_filed(result)
 
 
 def record_demonstrations(progress: StageProgress) -> None:

@@ -32,6 +32,7 @@ _NAME_TAG = "mlflow.runName"
 _TABLES_TAG = "mlflow.loggedArtifacts"
 _KIND_TAG = "mlflow.experimentKind"  # has the UI open on runs and metrics instead of prompts and traces
 _BATCH = 1000  # metrics in one request: MLflow's limit
+_RUNS = 50_000  # in one answer: MLflow's limit
 
 
 def tracking_uri(storage: Path) -> str:
@@ -41,7 +42,7 @@ def tracking_uri(storage: Path) -> str:
 
 def public_address(uri: str) -> str:
     """Return a tracking address without the name and password it may carry."""
-    return re.sub(r"//[^/@]*@", "//", uri)
+    return re.sub(r"//[^/\s]*@", "//", uri)
 
 
 def download_policy(storage: Path, run_id: str) -> Path:
@@ -112,12 +113,17 @@ class Tracker:
     def __init__(self, storage: Path, task_id: str) -> None:
         # MLflow reports each database migration; and it takes a second to import, so only where it is used.
         os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")  # its default waits minutes for a dead server
+        # Its defaults wait up to a quarter of an hour for a dead server, and print addresses with their passwords.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+        os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
         logging.getLogger("alembic").setLevel(logging.WARNING)
         from mlflow import MlflowClient
 
         storage.mkdir(parents=True, exist_ok=True)
         self._uri = tracking_uri(storage)
+        self._sent: dict[str, dict[str, set[int]]] = {}  # steps that the store has, by run and metric
+        self._stamps: dict[str, int] = {}  # time of the points, by run, that it may or may not have
         with _told(self._uri):
             self._client = MlflowClient(self._uri)
             self._experiment = self._open_experiment(storage, task_id)
@@ -147,14 +153,43 @@ class Tracker:
             TrackingError: the store or server cannot be used.
         """
         with _told(self._uri):
-            run = self._find(f"tags.`{_SWEEP_TAG}` = '{sweep_id}'")
-            if run is None:
-                run = self._client.create_run(self._experiment, tags={_SWEEP_TAG: sweep_id, _NAME_TAG: name})
+            run = self._run(f"tags.`{_SWEEP_TAG}` = '{sweep_id}'", {_SWEEP_TAG: sweep_id, _NAME_TAG: name})
             run_id = str(run.info.run_id)
             self._client.update_run(run_id, status="RUNNING")
             self._log_parameters(run, parameters)
             self._client.log_dict(run_id, dict(parameters), "sweep.json")
             return run_id
+
+    def open_member(self, parent: str, identity: str, label: str, parameters: Mapping[str, Any]) -> str | None:
+        """Have a member's run be there, with its parameters and marked as running.
+
+        Returns:
+            The run's id; None when it is finished already.
+
+        Raises:
+            TrackingError: the store or server cannot be used.
+        """
+        with _told(self._uri):
+            run = self._member_run(parent, identity, label)
+            if run.info.status == "FINISHED":
+                return None
+            if run.info.status != "RUNNING":
+                self._client.update_run(run.info.run_id, status="RUNNING")
+            self._log_parameters(run, parameters)
+            return str(run.info.run_id)
+
+    def log_curves(self, run_id: str, curves: Mapping[str, Sequence[tuple[int, float]]]) -> None:
+        """File the points of learning curves that the store lacks, each once.
+
+        Args:
+            run_id: of the member.
+            curves: (step, value) points by name.
+
+        Raises:
+            TrackingError: the store or server cannot be used; the same call again files what is missing.
+        """
+        with _told(self._uri):
+            self._log_metrics(run_id, curves, [])
 
     def log_member(self, parent: str, result: MemberResult) -> None:
         """File a member: parameters, learning curve, results, episode records with their actions, the policy directory.
@@ -176,7 +211,8 @@ class Tracker:
                 return
             run_id = run.info.run_id
             self._log_parameters(run, result.parameters)
-            self._log_metrics(run, result)
+            changed = {name: value for name, value in result.metrics.items() if run.data.metrics.get(name) != value}
+            self._log_metrics(run_id, result.curves, [(name, result.step, value) for name, value in changed.items()])
             self._log_table(run_id, result.episodes, "episodes.json")
             self._client.log_artifact(run_id, str(result.records))
             self._client.log_artifacts(run_id, str(result.policy), "policy")
@@ -196,11 +232,8 @@ class Tracker:
             self._client.set_terminated(run.info.run_id, "FAILED")
 
     def _member_run(self, parent: str, identity: str, label: str) -> Run:
-        run = self._find(f"tags.`{_MEMBER_TAG}` = '{identity}' and tags.`{_PARENT_TAG}` = '{parent}'")
-        if run is not None:
-            return run
-        tags = {_MEMBER_TAG: identity, _PARENT_TAG: parent, _NAME_TAG: label}
-        return self._client.create_run(self._experiment, tags=tags)
+        condition = f"tags.`{_MEMBER_TAG}` = '{identity}' and tags.`{_PARENT_TAG}` = '{parent}'"
+        return self._run(condition, {_MEMBER_TAG: identity, _PARENT_TAG: parent, _NAME_TAG: label})
 
     def close_sweep(self, parent: str, rows: Sequence[Mapping[str, Any]], figures: Sequence[Path]) -> None:
         """File the sweep's table and figures with its parent run, and finish that.
@@ -212,19 +245,34 @@ class Tracker:
             self._log_table(parent, rows, "results.json")
             for figure in figures:
                 self._client.log_artifact(parent, str(figure))
+            self._end_members(parent)
             self._client.set_terminated(parent, "FINISHED")
 
     def stop_sweep(self, parent: str, interrupted: bool) -> None:
-        """Mark a sweep that was interrupted or failed; the same command takes it up again."""
+        """Mark a sweep that was interrupted or failed, and what runs of it; the same command takes it up again."""
         try:
             with _told(self._uri):
                 self._client.set_terminated(parent, "KILLED" if interrupted else "FAILED")
+                self._end_members(parent)
         except TrackingError as error:  # what stopped the sweep is on its way to the user and matters more
             logger.warning("the sweep's run stays marked as running: %s", error)
 
-    def _find(self, condition: str) -> Run | None:
-        runs = self._client.search_runs([self._experiment], condition, max_results=1)
-        return runs[0] if runs else None
+    def _end_members(self, parent: str) -> None:
+        """Mark children that still run as killed: nothing works on them any more."""
+        condition = f"tags.`{_PARENT_TAG}` = '{parent}' and attributes.status = 'RUNNING'"
+        for run in self._client.search_runs([self._experiment], condition, max_results=_RUNS):
+            self._client.set_terminated(run.info.run_id, "KILLED")
+
+    def _run(self, condition: str, tags: Mapping[str, str]) -> Run:
+        """Return the run that fits a condition, the finished one first; made if need be.
+
+        A request to make it that was answered too late has been sent again, so there may be others: they are deleted.
+        """
+        order = ["attributes.status ASC", "attributes.start_time ASC"]  # FAILED, FINISHED, KILLED, RUNNING
+        runs = self._client.search_runs([self._experiment], condition, order_by=order)
+        for other in runs[1:]:
+            self._client.delete_run(other.info.run_id)
+        return runs[0] if runs else self._client.create_run(self._experiment, tags=dict(tags))
 
     def _log_table(self, run_id: str, rows: Sequence[Mapping[str, Any]], name: str) -> None:
         """File rows as an artifact that the UI shows as a table; MLflow's own log_table would add to an earlier one."""
@@ -239,22 +287,29 @@ class Tracker:
         fresh = {key: str(value)[:6000] for key, value in parameters.items() if key not in run.data.params}
         self._client.log_batch(run.info.run_id, params=[Param(key, value) for key, value in fresh.items()])
 
-    def _log_metrics(self, run: Run, result: MemberResult) -> None:
-        """File points that an interrupted start has not filed yet, and results that have changed."""
+    def _log_metrics(
+        self, run_id: str, curves: Mapping[str, Sequence[tuple[int, float]]], others: Sequence[tuple[str, int, float]]
+    ) -> None:
+        """File the points of curves that the store lacks, and (name, step, value) of other metrics.
+
+        A request without an answer may have been served, or yet be: the store is asked, and what it has not is sent
+        with its former time, since a store takes a metric of the same name, step, value and time but once.
+        """
         from mlflow.entities import Metric
 
-        now, run_id = int(time.time() * 1000), run.info.run_id
-        metrics = []
-        for name, points in result.curves.items():
-            known = {metric.step for metric in self._client.get_metric_history(run_id, name)}
-            metrics += [Metric(name, value, now, int(step)) for step, value in points if int(step) not in known]
-        metrics += [
-            Metric(name, value, now, result.step)
-            for name, value in result.metrics.items()
-            if run.data.metrics.get(name) != value
-        ]
-        for start in range(0, len(metrics), _BATCH):
-            self._client.log_batch(run_id, metrics=metrics[start : start + _BATCH])
+        sent = self._sent.pop(run_id, {})  # put back when all has been answered
+        for name in curves.keys() - sent.keys():
+            sent[name] = {metric.step for metric in self._client.get_metric_history(run_id, name)}
+        points = [(name, step, value) for name, curve in curves.items() for step, value in curve]
+        fresh = [*(point for point in points if point[1] not in sent[point[0]]), *others]
+        stamp = self._stamps.setdefault(run_id, int(time.time() * 1000))
+        for start in range(0, len(fresh), _BATCH):
+            batch = [Metric(name, value, stamp, step) for name, step, value in fresh[start : start + _BATCH]]
+            self._client.log_batch(run_id, metrics=batch)
+        for name, step, _ in fresh:
+            sent.setdefault(name, set()).add(step)
+        self._sent[run_id] = sent
+        del self._stamps[run_id]
 
 
 @contextmanager
@@ -265,7 +320,7 @@ def _told(uri: str) -> Iterator[None]:
 
     try:
         yield
-    except (MlflowException, SQLAlchemyError) as error:
+    except (MlflowException, SQLAlchemyError, OSError) as error:  # of artifacts it raises what its libraries do
         cause = public_address(" ".join(str(error).split()))
         raise TrackingError(
             f"MLflow at {public_address(uri)} cannot be used: {cause[:160]}{'...' if len(cause) > 160 else ''}; "

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from mcnn_ray.artifacts import write_json
@@ -17,7 +18,7 @@ from mcnn_ray.sweep.study import Studies, Study
 from mcnn_ray.training.data import Shard, TrainingData, make_training_data
 from mcnn_ray.training.run import Reports, TrainedPack, curve_interval, train_pack
 
-__all__ = ["default_device", "export_pack"]
+__all__ = ["curve_points", "default_device", "export_pack"]
 
 
 def export_pack(
@@ -68,10 +69,11 @@ def export_pack(
     for place, position in enumerate(trained.positions):
         identity = identities[position]
         if not plan.trained(identity):
-            write_json(plan.curve(identity), _curve(trained, position, members[position].steps))
+            write_json(plan.curve(identity), curve_points(trained.curve_SP[:, position], members[position].steps))
             save_policy(_policy(studies, trained, place), plan.policy(identity))
     for identity, reason in trained.failures.items():
-        write_json(plan.curve(identity), _curve(trained, identities.index(identity), pack.members[identity].steps))
+        loss_S = trained.curve_SP[:, identities.index(identity)]
+        write_json(plan.curve(identity), curve_points(loss_S, pack.members[identity].steps))
         write_json(plan.failure(identity), {"reason": reason})
         shutil.rmtree(plan.policy(identity), ignore_errors=True)
 
@@ -81,10 +83,17 @@ def _policy(studies: Studies, trained: TrainedPack, place: int) -> Any:
     return studies.of(member).policy(member, trained.pack.parameters(place))
 
 
-def _curve(trained: TrainedPack, position: int, steps: int) -> dict[str, Any]:
-    """Return the points of a member's training loss up to its end or its failure."""
-    interval, loss_S = curve_interval(steps), trained.curve_SP[:, position]
-    finite = np.flatnonzero(np.isfinite(loss_S))
+def curve_points(loss_S: npt.NDArray[np.float32], steps: int) -> dict[str, list[Any]]:
+    """Return the points of a member's learning curve, up to its end or its failure.
+
+    Args:
+        loss_S: (S,) float32 mean training losses over its intervals, NaN after it failed.
+        steps: that it is to take in all.
+
+    Returns:
+        `step` and `train_loss`, lists of one length.
+    """
+    interval, finite = curve_interval(steps), np.flatnonzero(np.isfinite(loss_S))
     return {
         "step": [min((int(i) + 1) * interval, steps) for i in finite],
         "train_loss": [float(loss_S[i]) for i in finite],

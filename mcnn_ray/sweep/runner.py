@@ -24,8 +24,9 @@ from mcnn_ray.report.results import Row, rows_to_csv, summarise
 from mcnn_ray.rollout.episode import EpisodeRecord
 from mcnn_ray.sweep.capacity import Capacity, measure_capacity, split_by_memory
 from mcnn_ray.sweep.cluster import own_modules, ray_session
+from mcnn_ray.sweep.filing import SweepFiling, member_curves
 from mcnn_ray.sweep.interrupt import stop_in_order
-from mcnn_ray.sweep.learning_curves import SnapshotEvaluator, read_evaluations
+from mcnn_ray.sweep.learning_curves import SnapshotEvaluator
 from mcnn_ray.sweep.member_rollouts import MemberRollouts, roll_out_members
 from mcnn_ray.sweep.outlook import look_ahead
 from mcnn_ray.sweep.plan import SweepPlan, earlier_start, make_plan
@@ -62,6 +63,7 @@ class SweepResult:
         failures: which members have no result, and why.
         studies: what was learned from.
         run_id: MLflow's id of the parent run.
+        unfiled: why results are not in MLflow, or None when they are.
     """
 
     name: str
@@ -72,6 +74,7 @@ class SweepResult:
     failures: list[str]
     studies: Studies
     run_id: str
+    unfiled: str | None
 
 
 def run_sweep(
@@ -86,7 +89,7 @@ def run_sweep(
         say: told in words what the sweep will take, and the best setting so far.
 
     Returns:
-        The results, also written into the sweep's folder and to MLflow.
+        The results, also written into the sweep's folder and, unless its server is away at the end, to MLflow.
 
     Raises:
         McnnError: what a user can mend; finished work stays on disk.
@@ -109,11 +112,10 @@ def run_sweep(
         )
         tracker = Tracker(storage, studies.task.id)
         run_id = tracker.open_sweep(plan.id, config.sweep_name, _sweep_parameters(config, studies))
-        try:
+        with SweepFiling(tracker, run_id, plan, tell) as filing:
             _train(plan, studies, config, capacity, tell)
             _write_untrained(plan, studies)
             failures = _failures(plan)
-            _file_failures(tracker, run_id, plan, failures)
             if len(failures) == len(plan.members):
                 raise McnnError(f"no member has a result; {next(iter(failures.values()))}")
             trained = [identity for identity in plan.members if identity not in failures]
@@ -124,11 +126,9 @@ def run_sweep(
             write_text(folder / "results.csv", rows_to_csv(rows))
             certificates = _certify(plan, studies, records, tell)
             write_json(folder / "certificates.json", {label: found.to_json() for label, found in certificates.items()})
-            _file_members(tracker, run_id, plan, rolled_out, tell)
-            tracker.close_sweep(run_id, [row.record() for row in rows], [figure, folder / "certificates.json"])
-        except BaseException as error:
-            tracker.stop_sweep(run_id, interrupted=isinstance(error, KeyboardInterrupt))
-            raise
+            results = [_member_result(plan, identity, rolled_out) for identity in records]
+            files = [figure, folder / "certificates.json"]
+            unfiled = filing.finish(results, [row.record() for row in rows], files)
     return SweepResult(
         name=config.sweep_name,
         folder=folder,
@@ -138,6 +138,7 @@ def run_sweep(
         failures=list(failures.values()),
         studies=studies,
         run_id=run_id,
+        unfiled=unfiled,
     )
 
 
@@ -193,12 +194,6 @@ def _failures(plan: SweepPlan) -> dict[str, str]:
     }
 
 
-def _file_failures(tracker: Tracker, run_id: str, plan: SweepPlan, failures: Mapping[str, str]) -> None:
-    for identity, reason in failures.items():
-        member = plan.members[identity]
-        tracker.log_failure(run_id, identity, member.label, member.parameters(), reason)
-
-
 def _write_untrained(plan: SweepPlan, studies: Studies) -> None:
     """Write the policies of methods that need no training."""
     for identity, member in plan.members.items():
@@ -207,36 +202,19 @@ def _write_untrained(plan: SweepPlan, studies: Studies) -> None:
             write_json(plan.curve(identity), {"step": [], "train_loss": []})
 
 
-def _file_members(tracker: Tracker, run_id: str, plan: SweepPlan, rolled_out: MemberRollouts, tell: Watcher) -> None:
-    for done, (identity, records) in enumerate(rolled_out.records.items()):
-        member = plan.members[identity]
-        row = summarise({identity: member}, rolled_out.records, rolled_out.run)[0]
-        tracker.log_member(
-            run_id,
-            MemberResult(
-                identity=identity,
-                label=member.label,
-                parameters=member.parameters(),
-                metrics=row.metrics(),
-                step=member.steps,
-                curves=_curves(plan, identity),
-                episodes=[record.row() for record in records],
-                policy=plan.policy(identity),
-                records=plan.episodes(identity),
-            ),
-        )
-        tell("MLflow, runs", done + 1, len(rolled_out.records))
-
-
-def _curves(plan: SweepPlan, identity: str) -> dict[str, list[tuple[int, float]]]:
-    """Return (step, value) points by name: the training loss, and with intervals what snapshots were evaluated to."""
-    loss = read_json(plan.curve(identity))
-    curves = {"train_loss": list(zip(loss["step"], loss["train_loss"], strict=True))}
-    for point in read_evaluations(plan.evaluations(identity)):
-        for name, value in point.items():
-            if name not in ("step", "n"):
-                curves.setdefault(f"on_the_way/{name}", []).append((point["step"], value))
-    return curves
+def _member_result(plan: SweepPlan, identity: str, rolled_out: MemberRollouts) -> MemberResult:
+    member = plan.members[identity]
+    return MemberResult(
+        identity=identity,
+        label=member.label,
+        parameters=member.parameters(),
+        metrics=summarise({identity: member}, rolled_out.records, rolled_out.run)[0].metrics(),
+        step=member.steps,
+        curves=member_curves(plan, identity),
+        episodes=[record.row() for record in rolled_out.records[identity]],
+        policy=plan.policy(identity),
+        records=plan.episodes(identity),
+    )
 
 
 def _certify(

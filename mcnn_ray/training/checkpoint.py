@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from mcnn_ray.artifacts import read_json, read_tensors, verify_manifest, write_directory, write_json
 from mcnn_ray.errors import ArtifactError
 from mcnn_ray.training.pack import Pack
 
-__all__ = ["CheckpointWriter", "Resumed", "load_checkpoint"]
+__all__ = ["CheckpointWriter", "Resumed", "load_checkpoint", "read_curve"]
 
 FORMAT = 2
 _KEPT = 2  # the newest and, should that be damaged, one before
@@ -146,6 +147,21 @@ def load_checkpoint(directory: Path, pack: Pack, identities: Sequence[str]) -> R
             logger.warning("checkpoint %s is not used: %s; looking for the one before", path, error)
             continue
         return Resumed(curve_SP=curve_SP, failures=failures)
+    return None
+
+
+def read_curve(directory: Path) -> npt.NDArray[np.float32] | None:
+    """Return the (S, P) training losses in the newest whole checkpoint of a pack; None where there is none.
+
+    Nothing else is read of it, so another process may do so while training goes on.
+    """
+    for path in _newest_first(directory):
+        try:
+            with safe_open(path / "state.safetensors", framework="numpy") as state:
+                curve_SP: npt.NDArray[np.float32] = state.get_tensor("curve")
+        except (OSError, SafetensorError):
+            continue  # damaged, or dropped since for newer ones
+        return curve_SP
     return None
 
 
