@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup quickstart test lint clean
+.PHONY: setup quickstart test chaos lint clean
 
 setup: .venv/.installed
 
@@ -27,6 +27,9 @@ lint: setup
 
 test: lint
 	$(BIN)/python -m pytest
+
+chaos: setup
+	$(BIN)/python -m pytest tests/chaos -m "chaos or not chaos"
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .hypothesis build *.egg-info

@@ -144,7 +144,7 @@ def ui(
 
     Example: mcnn ui --port 5000
     """
-    from mcnn_ray.tracking import tracking_uri
+    from mcnn_ray.tracking import tracking_uri, ui_pages
 
     uri = tracking_uri(storage)
     if uri.startswith("sqlite:") and not Path(uri.removeprefix("sqlite:///")).exists():
@@ -152,6 +152,8 @@ def ui(
     if not uri.startswith("sqlite:"):
         raise ConfigError("MLFLOW_TRACKING_URI names a server of its own; open that in the browser, or unset it")
     error_console.print(f"MLflow shows {storage} on http://127.0.0.1:{port} (end with Ctrl-C)", highlight=False)
+    for task, page in ui_pages(storage).items():
+        error_console.print(f"{task}: http://127.0.0.1:{port}/{page}", highlight=False, soft_wrap=True)
     # In this process's place, so that what ends `mcnn ui` ends the server.
     command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri, "--host", "127.0.0.1"]
     os.execv(sys.executable, [*command, "--port", str(port)])

@@ -49,7 +49,7 @@ def run_quickstart(storage: Path) -> None:
     for line in (
         f"figure:  {result.figure}",
         f"table:   {result.folder / 'results.csv'}",
-        f"open the UI:  mcnn ui --storage {storage}   then http://127.0.0.1:5000, experiment {_TASK}",
+        f"open the UI:  mcnn ui --storage {storage}   and follow the address beside {_TASK}",
     ):
         output_console.print(line, highlight=False, soft_wrap=True)
     check_filed(result)

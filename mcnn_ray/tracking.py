@@ -19,7 +19,7 @@ from mcnn_ray.errors import ArtifactError, TrackingError
 if TYPE_CHECKING:
     from mlflow.entities import Run
 
-__all__ = ["MemberResult", "Tracker", "download_policy", "public_address", "tracking_uri"]
+__all__ = ["MemberResult", "Tracker", "download_policy", "public_address", "tracking_uri", "ui_pages"]
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ _SWEEP_TAG = "mcnn.sweep"
 _PARENT_TAG = "mlflow.parentRunId"
 _NAME_TAG = "mlflow.runName"
 _TABLES_TAG = "mlflow.loggedArtifacts"
-_KIND_TAG = "mlflow.experimentKind"  # has the UI open on runs and metrics instead of prompts and traces
+_KIND_TAG = "mlflow.experimentKind"
 _BATCH = 1000  # metrics in one request: MLflow's limit
 _RUNS = 50_000  # in one answer: MLflow's limit
 
@@ -68,6 +68,22 @@ def download_policy(storage: Path, run_id: str) -> Path:
         return Path(mlflow.artifacts.download_artifacts(run_id=run_id, artifact_path="policy", tracking_uri=uri))
     except (mlflow.exceptions.MlflowException, OSError) as error:
         raise ArtifactError(f"no policy of the MLflow run {run_id} can be had: {error}") from error
+
+
+def ui_pages(storage: Path) -> dict[str, str]:
+    """Return where MLflow's UI shows the runs of each task, by task: what follows the server's address.
+
+    Raises:
+        TrackingError: the store cannot be used.
+    """
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
+    from mlflow import MlflowClient
+
+    uri = tracking_uri(storage)
+    with _told(uri):
+        tasks = [found for found in MlflowClient(uri).search_experiments() if found.tags.get(_KIND_TAG)]
+    # A browser that has not been here before is shown prompts and traces, whatever the experiment's kind.
+    return {found.name: f"#/experiments/{found.experiment_id}/runs?workflowType=machine_learning" for found in tasks}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

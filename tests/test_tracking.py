@@ -1,11 +1,12 @@
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import mlflow
 import pytest
 
 from mcnn_ray.errors import TrackingError
-from mcnn_ray.tracking import MemberResult, Tracker, public_address, tracking_uri
+from mcnn_ray.tracking import MemberResult, Tracker, public_address, tracking_uri, ui_pages
 
 
 @pytest.fixture
@@ -109,6 +110,40 @@ def test_parameters_lost_by_a_crash_are_filed_and_a_wider_grid_is_kept_as_an_art
     assert mlflow.artifacts.load_dict(f"{found[0].info.artifact_uri}/sweep.json") == {"lambda": [1, 2]}
 
 
+def test_run_made_twice_by_a_repeated_request_is_there_once(tracker, result, tmp_path):
+    parent = tracker.open_sweep("id", "name", {})
+    tags = {"mcnn.member": result.identity, "mlflow.parentRunId": parent}
+    client, found = runs(tmp_path)
+    for _ in range(2):
+        client.create_run(found[0].info.experiment_id, tags=tags)
+    run_id = tracker.open_member(parent, result.identity, result.label, result.parameters)
+    tracker.log_curves(run_id, result.curves)
+    client.create_run(found[0].info.experiment_id, start_time=0, tags=tags)  # answered last, sent first
+    tracker.log_member(parent, result)
+    tracker.log_member(parent, result)
+    client, run = child(tmp_path, parent)
+    assert run.info.status == "FINISHED"
+    assert [point.step for point in client.get_metric_history(run.info.run_id, "train_loss")] == [100, 200]
+
+
+@pytest.mark.parametrize("ends", ["close", "stop"])
+def test_member_that_nothing_works_on_any_more_is_left_killed(tracker, tmp_path, ends):
+    parent = tracker.open_sweep("id", "name", {})
+    tracker.open_member(parent, "of a wider grid once", "label", {})
+    if ends == "close":
+        tracker.close_sweep(parent, [], [])
+    else:
+        tracker.stop_sweep(parent, interrupted=True)
+    assert child(tmp_path, parent)[1].info.status == "KILLED"
+
+
+def test_pages_of_the_ui_name_the_view_that_it_would_not_take_by_itself(tracker, tmp_path):
+    (page,) = ui_pages(tmp_path).values()
+    assert page == "#/experiments/1/runs?workflowType=machine_learning"
+    (script,) = (Path(mlflow.__file__).parent / "server" / "js" / "build" / "static" / "js").glob("main.*.js")
+    assert '.get("workflowType")' in script.read_text()
+
+
 def test_sweeps_of_one_name_in_different_folders_stay_apart(tracker):
     assert tracker.open_sweep("id1", "quickstart", {}) != tracker.open_sweep("id2", "quickstart", {})
 
@@ -135,4 +170,5 @@ def test_damaged_store_is_one_sentence(tmp_path, monkeypatch):
 
 def test_address_is_shown_without_credentials():
     assert public_address("https://me:secret@host:5000/x") == "https://host:5000/x"
+    assert public_address("https://me:se@cret@host:5000/x") == "https://host:5000/x"
     assert public_address("sqlite:////a/b@c/mlflow.db") == "sqlite:////a/b@c/mlflow.db"

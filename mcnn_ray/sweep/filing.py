@@ -75,19 +75,12 @@ class SweepFiling:
         parent: the sweep's run id.
         plan: of the sweep.
         tell: told of progress.
-        patience_s: how long the results wait for a server that is away.
     """
 
     def __init__(
-        self,
-        tracker: Tracker,
-        parent: str,
-        plan: SweepPlan,
-        tell: Callable[[str, float, float], None],
-        patience_s: int = _PATIENCE_S,
+        self, tracker: Tracker, parent: str, plan: SweepPlan, tell: Callable[[str, float, float], None]
     ) -> None:
         self._tracker, self._parent, self._plan, self._tell = tracker, parent, plan, tell
-        self._patience_s = patience_s
         self._runs: dict[str, str | None] = {}  # of members; None when there is nothing more to send
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._send_all_along, name="filing", daemon=True)
@@ -112,7 +105,7 @@ class SweepFiling:
     def finish(
         self, results: Sequence[MemberResult], rows: Sequence[Mapping[str, Any]], files: Sequence[Path]
     ) -> str | None:
-        """File the results, waiting for a server that is away.
+        """File the results, waiting up to 60 s at a time for a server that is away.
 
         Args:
             results: of the members.
@@ -142,10 +135,10 @@ class SweepFiling:
                 return operation()
             except TrackingError:
                 waited = time.monotonic() - started
-                if waited >= self._patience_s:
+                if waited >= _PATIENCE_S:
                     raise
-            self._tell("waiting for MLflow, seconds", round(waited), self._patience_s)
-            time.sleep(min(2.0, self._patience_s - waited))
+            self._tell("waiting for MLflow, seconds", round(waited), _PATIENCE_S)
+            time.sleep(min(2.0, _PATIENCE_S - waited))
 
     def _stop(self, interrupted: bool) -> None:
         self._thread.join()

@@ -107,10 +107,10 @@ def run_sweep(
             packs = 1  # whose batches the workers share
         plan = make_plan(folder.resolve(), members, studies, earlier, packs)  # workers run in folders of their own
         say(str(look_ahead(plan, studies, config, capacity)))
+        tracker = Tracker(storage, studies.task.id)  # a wrong address is told before anything is learned
         studies.learn_codebooks(
             members, storage / "cache" / "codebooks", lambda name, share: tell(f"memories {name}", share, 1.0)
         )
-        tracker = Tracker(storage, studies.task.id)
         run_id = tracker.open_sweep(plan.id, config.sweep_name, _sweep_parameters(config, studies))
         with SweepFiling(tracker, run_id, plan, tell) as filing:
             _train(plan, studies, config, capacity, tell)

@@ -356,4 +356,4 @@ def test_ctrl_c_ends_a_sweep_in_one_sentence_and_the_same_command_continues(pen_
     assert "interrupted; the same command continues from the last checkpoints" in errors
     assert "Traceback" not in errors
     _, runs = runs_of(tmp_path / "runs")
-    assert [run.info.status for run in runs] == ["KILLED"]
+    assert {run.info.status for run in runs} == {"KILLED"}
