@@ -1,9 +1,11 @@
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import mlflow
 import pytest
+from mlflow.exceptions import MlflowException
 
 from mcnn_ray.errors import TrackingError
 from mcnn_ray.tracking import MemberResult, Tracker, public_address, tracking_uri, ui_pages
@@ -108,6 +110,38 @@ def test_parameters_lost_by_a_crash_are_filed_and_a_wider_grid_is_kept_as_an_art
     assert len(found) == 1
     assert found[0].data.params == {"lambda": "[1]"}
     assert mlflow.artifacts.load_dict(f"{found[0].info.artifact_uri}/sweep.json") == {"lambda": [1, 2]}
+
+
+@pytest.mark.parametrize("served", ["but its answer was lost", "after the store was asked", "never"])
+def test_points_of_a_request_without_an_answer_are_there_once(tracker, tmp_path, monkeypatch, served):
+    run_id = tracker.open_member(tracker.open_sweep("id", "name", {}), "abc", "label", {})
+    client, held = tracker._client, []
+    log_batch, get_metric_history = client.log_batch, client.get_metric_history
+
+    def unanswered(run_id, metrics):
+        held.append(metrics)
+        if served == "but its answer was lost":
+            log_batch(run_id, metrics=metrics)
+        raise MlflowException("timed out")
+
+    def asked(*arguments):
+        answer = get_metric_history(*arguments)
+        if served == "after the store was asked":
+            log_batch(run_id, metrics=held.pop())
+        return answer
+
+    tracker.log_curves(run_id, {"train_loss": [(1, 0.5)]})
+    with monkeypatch.context() as patch, pytest.raises(TrackingError):
+        patch.setattr(client, "log_batch", unanswered)
+        tracker.log_curves(run_id, {"train_loss": [(1, 0.5), (2, 0.4)]})
+    time.sleep(0.01)  # another millisecond, MLflow's unit
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "get_metric_history", asked)
+        tracker.log_curves(run_id, {"train_loss": [(1, 0.5), (2, 0.4), (3, 0.3)]})
+    assert [point.step for point in get_metric_history(run_id, "train_loss")] == [1, 2, 3]
+    tracker.log_curves(run_id, {"train_loss": [(1, 0.5), (2, 0.4), (3, 0.3), (4, 0.2)]})
+    Tracker(tmp_path, "task").log_curves(run_id, {"train_loss": [(step, 0.5) for step in range(1, 6)]})
+    assert [point.step for point in get_metric_history(run_id, "train_loss")] == [1, 2, 3, 4, 5]
 
 
 def test_run_made_twice_by_a_repeated_request_is_there_once(tracker, result, tmp_path):

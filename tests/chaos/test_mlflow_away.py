@@ -16,7 +16,6 @@ import pytest
 from mcnn_ray.artifacts import read_json
 from mcnn_ray.cli import main
 from mcnn_ray.config import SweepConfig
-from mcnn_ray.errors import TrackingError
 from mcnn_ray.sweep import filing
 from mcnn_ray.sweep.plan import SweepPlan
 from mcnn_ray.sweep.runner import run_sweep
@@ -237,23 +236,6 @@ def test_server_that_stays_away_leaves_the_table_and_the_same_command_files_it(
     (child,) = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
     assert [run.info.status for run in (parent, child)] == ["FINISHED", "FINISHED"]
     assert steps_of(client, child.info.run_id) == [100, 200]
-
-
-def test_points_sent_to_a_hanging_server_are_there_once_when_it_answers(server, tmp_path):
-    tracker = Tracker(tmp_path, "hanging")
-    run = tracker.open_member(tracker.open_sweep("hanging", "hanging", {}), "a", "a", {})
-    points = [(step, 1 / step) for step in range(1, 400)]
-    tracker.log_curves(run, {"train_loss": points[:100]})
-    server.signal(signal.SIGSTOP)
-    with pytest.raises(TrackingError):
-        tracker.log_curves(run, {"train_loss": points[:300]})
-    server.signal(signal.SIGCONT)
-    tracker.log_curves(run, {"train_loss": points})
-    time.sleep(1)  # what was sent while it hung is served
-    client = mlflow.MlflowClient(server.uri)
-    assert steps_of(client, run) == [step for step, _ in points]
-    Tracker(tmp_path, "hanging").log_curves(run, {"train_loss": points})
-    assert steps_of(client, run) == [step for step, _ in points]
 
 
 def test_interrupted_sweep_does_not_wait_long_for_a_hanging_server_and_leaves_nothing_running(
