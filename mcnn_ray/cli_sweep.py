@@ -271,7 +271,7 @@ def check_filed(result: SweepResult) -> None:
         TrackingError: it was; the sentence says what to do.
     """
     if result.unfiled is not None:
-        raise TrackingError(f"nothing is lost, but not all is filed: {result.unfiled} (it lies in {result.folder})")
+        raise TrackingError(f"results are in {result.folder}, but not all are filed: {result.unfiled}")
 
 
 def _print_certificates(result: SweepResult) -> None:

@@ -134,6 +134,7 @@ class Tracker:
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
         os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
         logging.getLogger("alembic").setLevel(logging.WARNING)
+        logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # each attempt, while a server is away
         from mlflow import MlflowClient
 
         storage.mkdir(parents=True, exist_ok=True)

@@ -82,6 +82,7 @@ class SweepFiling:
     ) -> None:
         self._tracker, self._parent, self._plan, self._tell = tracker, parent, plan, tell
         self._runs: dict[str, str | None] = {}  # of members; None when there is nothing more to send
+        self._away = False  # the server, at the last attempt
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._send_all_along, name="filing", daemon=True)
 
@@ -116,6 +117,8 @@ class SweepFiling:
             None when all is filed, else why not; the same command files what is missing.
         """
         self._ended.set()
+        if self._away:
+            self._tell("waiting for MLflow, seconds", 0, _PATIENCE_S)
         self._thread.join()
         try:
             self._patiently(self._send)
@@ -154,10 +157,11 @@ class SweepFiling:
         while not self._ended.is_set():
             try:
                 self._send()
-                pause = _POLL_S
+                pause, self._away = _POLL_S, False
             except McnnError as error:
-                if pause == _POLL_S:
+                if not self._away:
                     logger.warning("%s; the sweep goes on meanwhile", error)
+                self._away = True
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
             self._ended.wait(pause)
 
@@ -172,15 +176,15 @@ class SweepFiling:
                 self._send_member(identity, member, curve_points(loss_S, member.steps))
 
     def _send_member(self, identity: str, member: Member, loss: Mapping[str, Any]) -> None:
-        if identity not in self._runs:
-            parameters = member.parameters()
-            self._runs[identity] = self._tracker.open_member(self._parent, identity, member.label, parameters)
-        run_id = self._runs[identity]
-        if run_id is None:
-            return
-        self._tracker.log_curves(run_id, member_curves(self._plan, identity, loss))
-        failure = self._plan.failure(identity)
-        if failure.is_file():
-            reason = f"{member.label}: {read_json(failure)['reason']}"
-            self._tracker.log_failure(self._parent, identity, member.label, member.parameters(), reason)
-            self._runs[identity] = None
+        if identity in self._runs:
+            run_id = self._runs.pop(identity)  # put back when it has answered, else looked up again
+        else:
+            run_id = self._tracker.open_member(self._parent, identity, member.label, member.parameters())
+        if run_id is not None:
+            self._tracker.log_curves(run_id, member_curves(self._plan, identity, loss))
+            failure = self._plan.failure(identity)
+            if failure.is_file():
+                reason = f"{member.label}: {read_json(failure)['reason']}"
+                self._tracker.log_failure(self._parent, identity, member.label, member.parameters(), reason)
+                run_id = None
+        self._runs[identity] = run_id

@@ -138,20 +138,22 @@ def freeze_until_trained(server, progress):
 
 def freeze_30_s(server, progress):
     """Hang for 30 s of the training, then die and come back while it goes on."""
-    begun, first = progress.seen["training, member-steps"][0][:2]
     server.signal(signal.SIGSTOP)
-    frozen, frozen_at = time.monotonic(), progress.trained()
+    frozen = time.monotonic()
     time.sleep(30)
-    speed = (progress.trained() - frozen_at) / (time.monotonic() - frozen)
-    assert speed > 0.5 * (frozen_at - first) / (frozen - begun)
+    reports = [seen for seen, _, _ in progress.seen["training, member-steps"] if seen > frozen]
+    assert max(after - before for before, after in zip([frozen, *reports], [*reports, frozen + 30], strict=True)) < 10
+    assert "rollouts, episodes" not in progress.seen
     server.kill()
     server.start()
-    assert "certificates" not in progress.seen
 
 
 @pytest.mark.parametrize(
     ("steps", "disturb"),
-    [(8_000, freeze_until_trained), pytest.param(150_000, freeze_30_s, marks=pytest.mark.chaos)],
+    [
+        (8_000, freeze_until_trained),
+        pytest.param(120_000, freeze_30_s, marks=[pytest.mark.chaos, pytest.mark.timeout(900)]),
+    ],
 )
 def test_server_that_hangs_dies_and_returns_costs_no_point_and_no_step(
     server, steps, disturb, pen_dataset, tmp_path, ray_running, capfd, caplog, monkeypatch
@@ -194,7 +196,7 @@ def test_server_that_hangs_dies_and_returns_costs_no_point_and_no_step(
     assert "the sweep goes on meanwhile" in caplog.text
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    run_sweep(config, tmp_path / "undisturbed")
+    run_sweep(SweepConfig.parse({**values, "evaluate_every": 0}, "test"), tmp_path / "undisturbed")
     tables = [
         (tmp_path / name / config.sweep_name / "results.csv").read_bytes() for name in ("disturbed", "undisturbed")
     ]
