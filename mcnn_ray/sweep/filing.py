@@ -26,6 +26,7 @@ from mcnn_ray.sweep.packs import curve_points
 from mcnn_ray.sweep.plan import SweepPlan
 from mcnn_ray.tracking import MemberResult, Tracker
 from mcnn_ray.training.checkpoint import read_curve
+from mcnn_ray.training.run import curve_interval
 
 __all__ = ["SweepFiling", "member_curves"]
 
@@ -170,7 +171,8 @@ class SweepFiling:
         for pack in self._plan.packs:
             if all(self._runs.get(identity, "") is None for identity in pack.members):
                 continue
-            curve_SP = read_curve(self._plan.checkpoints(pack))
+            interval = curve_interval(next(iter(pack.members.values())).steps)
+            curve_SP = read_curve(self._plan.checkpoints(pack), interval)
             for position, (identity, member) in enumerate(pack.members.items()):
                 loss_S = np.empty(0, np.float32) if curve_SP is None else curve_SP[:, position]
                 self._send_member(identity, member, curve_points(loss_S, member.steps))

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Sequence
 from typing import Any
 
+import ray
 from ray import tune
 
 from mcnn_ray.errors import McnnError
@@ -16,10 +17,14 @@ from mcnn_ray.sweep.packs import default_device, export_pack
 from mcnn_ray.sweep.plan import PlannedPack, SweepPlan
 from mcnn_ray.sweep.progress import PackProgress
 from mcnn_ray.sweep.study import Studies
+from mcnn_ray.training.checkpoint import newest_step
 
 __all__ = ["train_plan"]
 
-_FAILURES = 3  # of a trial whose process dies; it continues from its checkpoint
+logger = logging.getLogger(__name__)
+
+_FAILURES = 3  # of a trial whose process dies, before Tune gives it up; it continues from its checkpoint
+_STARTS = 5  # of Tune in a row that bring no pack further: it gives up at once when a process dies before it runs
 
 
 def train_plan(
@@ -49,10 +54,34 @@ def train_plan(
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # our progress bar instead of Tune's
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"  # Ctrl-C ends the sweep, not just Tune's part of it
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
-    scratch = plan.folder.resolve() / "tune"
-    shutil.rmtree(scratch, ignore_errors=True)
     options = {"checkpoint_s": checkpoint_s, "snapshot_steps": snapshot_steps}
     trainable = tune.with_parameters(_trial, plan=plan, studies=studies, options=options)
+    starts, left, reached = 0, list(packs), _reached(plan, packs)
+    while (death := _run_trials(trainable, plan, left, at_once, progress)) is not None:
+        before, reached = reached, _reached(plan, packs)
+        starts = 0 if reached > before else starts + 1
+        if starts == _STARTS:
+            raise _trial_error(death)
+        left = [pack for pack in left if not all(map(plan.ended, pack.members))]
+        logger.warning("a training process died; it goes on from its last checkpoint")
+
+
+def _reached(plan: SweepPlan, packs: Sequence[PlannedPack]) -> tuple[int, int]:
+    """Return how many packs have ended, and the steps of all newest checkpoints."""
+    ended = sum(all(map(plan.ended, pack.members)) for pack in packs)
+    return ended, sum(newest_step(plan.checkpoints(pack)) for pack in packs)
+
+
+def _run_trials(
+    trainable: Any, plan: SweepPlan, packs: Sequence[PlannedPack], at_once: int, progress: PackProgress
+) -> Exception | None:
+    """Have Tune train packs; return the death of a process that it gave up for, or None when all have ended.
+
+    Raises:
+        McnnError: a trial failed of itself.
+    """
+    scratch = plan.folder.resolve() / "tune"
+    shutil.rmtree(scratch, ignore_errors=True)
     tuner = tune.Tuner(
         tune.with_resources(trainable, {"cpu": 1, "gpu": 1} if cluster_gpus() else {"cpu": 1}),
         param_space={"pack": tune.grid_search([pack.id for pack in packs])},
@@ -66,19 +95,21 @@ def train_plan(
         ),
     )
     results = tuner.fit()
+    death = None
     for result in (results[i] for i in range(len(results))):
-        if result.error is not None:
+        if isinstance(result.error, ray.exceptions.RayActorError):
+            death = result.error
+        elif result.error is not None:
             raise _trial_error(result.error)
-        if result.metrics is not None and "error" in result.metrics:
+        elif result.metrics is not None and "error" in result.metrics:
             raise McnnError(str(result.metrics["error"]))
     shutil.rmtree(scratch, ignore_errors=True)
+    return death
 
 
 def _trial_error(error: Exception) -> McnnError:
     last = str(error).strip().splitlines()[-1] if str(error).strip() else repr(error)
-    return McnnError(
-        f"training failed {_FAILURES + 1} times: {last}; the same command continues from the last checkpoint"
-    )
+    return McnnError(f"training failed again and again: {last}; the same command continues from the last checkpoint")
 
 
 def _trial(config: dict[str, Any], plan: SweepPlan, studies: Studies, options: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ from mcnn_ray.artifacts import read_json, read_tensors, verify_manifest, write_d
 from mcnn_ray.errors import ArtifactError
 from mcnn_ray.training.pack import Pack
 
-__all__ = ["CheckpointWriter", "Resumed", "load_checkpoint", "read_curve"]
+__all__ = ["CheckpointWriter", "Resumed", "load_checkpoint", "newest_step", "read_curve"]
 
 FORMAT = 2
 _KEPT = 2  # the newest and, should that be damaged, one before
@@ -150,10 +150,11 @@ def load_checkpoint(directory: Path, pack: Pack, identities: Sequence[str]) -> R
     return None
 
 
-def read_curve(directory: Path) -> npt.NDArray[np.float32] | None:
-    """Return the (S, P) training losses in the newest whole checkpoint of a pack; None where there is none.
+def read_curve(directory: Path, interval: int) -> npt.NDArray[np.float32] | None:
+    """Return (S, P) training losses in the newest whole checkpoint of a pack; None where there is none.
 
-    Nothing else is read of it, so another process may do so while training goes on.
+    They are those of whole intervals of so many steps, which change no more. Nothing else is read of the checkpoint, so
+    another process may do so while training goes on.
     """
     for path in _newest_first(directory):
         try:
@@ -161,7 +162,7 @@ def read_curve(directory: Path) -> npt.NDArray[np.float32] | None:
                 curve_SP: npt.NDArray[np.float32] = state.get_tensor("curve")
         except (OSError, SafetensorError):
             continue  # damaged, or dropped since for newer ones
-        return curve_SP
+        return curve_SP[: _step(path) // interval]
     return None
 
 
@@ -172,6 +173,16 @@ def _check_belongs(path: Path, description: dict[str, Any], identities: Sequence
     if members != list(identities):
         found = ", ".join(map(str, members)) if isinstance(members, list) else str(members)
         raise ArtifactError(f"it belongs to other members ({found}), not to {', '.join(identities)}")
+
+
+def newest_step(directory: Path) -> int:
+    """Return the step of a pack's newest checkpoint, 0 where it has none."""
+    newest = _newest_first(directory)
+    return _step(newest[0]) if newest else 0
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("step-"))
 
 
 def _newest_first(directory: Path) -> list[Path]:

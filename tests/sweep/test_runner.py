@@ -2,11 +2,8 @@
 
 import json
 import os
-import re
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import gymnasium as gym
@@ -15,7 +12,6 @@ import mlflow
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 from minari.data_collector import EpisodeBuffer
 
 from mcnn_ray.artifacts import locked
@@ -292,68 +288,3 @@ def test_own_environment_and_dataset_go_the_whole_way(tmp_path, minari_store):
     assert row["score"] is None
     assert row["n"] == 10
     assert row["success"] >= 0.8
-
-
-COMMAND = [sys.executable, "-m", "mcnn_ray", "sweep"]
-
-
-def start(flags, environment):
-    return subprocess.Popen(
-        [*COMMAND, *flags],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def test_sweep_killed_with_its_driver_continues_to_the_same_table(pen_dataset, tmp_path, minari_store, ray_running):
-    """SIGKILL of the driver while packs train; the same command again ends in the undisturbed table."""
-    environment = {**os.environ, "MINARI_DATASETS_PATH": str(minari_store), "RAY_USAGE_STATS_ENABLED": "0"}
-    values = {**SWEEP, "dataset": pen_dataset, "method": ["mcnn+mlp", "bc"], "lambda": [1.0], "steps": 1500}
-    values |= {"hidden": [64], "episodes": 2, "name": "killed", "checkpoint_s": 0}
-    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(values))
-    flags = [str(tmp_path / "sweep.yaml")]
-
-    killed = start([*flags, "--storage", str(tmp_path / "killed")], environment)
-    while len(list((tmp_path / "killed").rglob("step-*"))) < 2:
-        assert killed.poll() is None, killed.stderr.read()
-        time.sleep(0.05)
-    os.kill(killed.pid, signal.SIGKILL)
-    killed.wait()
-    assert not (tmp_path / "killed" / "killed" / "results.csv").exists()
-    time.sleep(3)  # Ray's processes notice the death of their driver
-
-    process = start([*flags, "--storage", str(tmp_path / "killed"), "--json"], environment)
-    output, errors = process.communicate(timeout=200)
-    assert process.returncode == 0, errors
-    first = re.search(r"training, member-steps: ([\d,]+) of", errors)
-    assert int(first[1].replace(",", "")) > 200  # where the checkpoints were, not the beginning
-    undisturbed = run_sweep(SweepConfig.parse(values, "test"), tmp_path / "undisturbed")
-    assert json.loads(output) == json.loads(json.dumps([row.record() for row in undisturbed.rows]))
-    tables = [(tmp_path / name / "killed" / "results.csv").read_bytes() for name in ("killed", "undisturbed")]
-    assert tables[0] == tables[1]
-    _, runs = runs_of(tmp_path / "killed")
-    assert {run.info.status for run in runs} == {"FINISHED"}
-    assert len(runs) == 5
-    assert not list(Path(tmp_path / "killed").rglob("*.tmp"))
-
-
-def test_ctrl_c_ends_a_sweep_in_one_sentence_and_the_same_command_continues(pen_dataset, tmp_path, minari_store):
-    environment = {**os.environ, "MINARI_DATASETS_PATH": str(minari_store), "RAY_USAGE_STATS_ENABLED": "0"}
-    values = {**SWEEP, "dataset": pen_dataset, "method": "bc", "seed": 0, "steps": 200_000, "name": "stopped"}
-    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump({**values, "checkpoint_s": 0}))
-    process = start([str(tmp_path / "sweep.yaml"), "--storage", str(tmp_path / "runs")], environment)
-    while not list((tmp_path / "runs").rglob("step-*")):
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=150)
-    assert process.returncode == 130, errors
-    assert output == ""
-    assert "stopping: packs finish their step and write a checkpoint; Ctrl-C again ends at once" in errors
-    assert "interrupted; the same command continues from the last checkpoints" in errors
-    assert "Traceback" not in errors
-    _, runs = runs_of(tmp_path / "runs")
-    assert {run.info.status for run in runs} == {"KILLED"}

@@ -9,7 +9,7 @@ from mcnn_ray.artifacts import MANIFEST
 from mcnn_ray.errors import ArtifactError
 from mcnn_ray.training import checkpoint as checkpoint_module
 from mcnn_ray.training import run as run_module
-from mcnn_ray.training.checkpoint import CheckpointWriter, load_checkpoint
+from mcnn_ray.training.checkpoint import CheckpointWriter, load_checkpoint, read_curve
 from mcnn_ray.training.pack import Pack
 from mcnn_ray.training.run import Reports, curve_interval, train_pack
 from tests.training.test_pack import PACK, layers, member, training_data
@@ -54,6 +54,7 @@ def test_run_asked_to_stop_within_an_interval_leaves_a_checkpoint_and_continues_
         stopped = train_pack(PACK, IDS, training_data(), tmp_path / "b", 3600, reports)
         assert (stopped.pack.step, stopped.finished) == (end, False)
         assert (tmp_path / "b" / f"step-{end:09d}").is_dir()
+        np.testing.assert_array_equal(read_curve(tmp_path / "b", 500), whole.curve_SP[: end // 500])
     resumed = train_pack(PACK, IDS, training_data(), tmp_path / "b", 3600)
     assert resumed.finished
     np.testing.assert_array_equal(resumed.curve_SP, whole.curve_SP)
