@@ -10,7 +10,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from mcnn_ray.cli_bench_rollout import inference, rollout
+from mcnn_ray.cli_bench_rollout import inference, rollout, sweep
 from mcnn_ray.cli_bench_train import train
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.terminal import AsJson, StageProgress, output_console, print_facts, print_json
@@ -36,6 +36,7 @@ Seed = Annotated[int, typer.Option("--seed", min=0, help="Of data and method.")]
 bench_app.command()(train)
 bench_app.command()(rollout)
 bench_app.command()(inference)
+bench_app.command()(sweep)
 
 
 @bench_app.command()

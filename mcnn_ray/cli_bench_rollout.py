@@ -1,4 +1,4 @@
-"""`mcnn bench rollout` and `mcnn bench inference`."""
+"""`mcnn bench rollout`, `mcnn bench inference` and `mcnn bench sweep`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 from mcnn_ray.terminal import AsJson, StageProgress, print_facts, print_json
 
-__all__ = ["inference", "rollout"]
+__all__ = ["inference", "rollout", "sweep"]
 
 Memories = Annotated[int, typer.Option("--memories", help="Codebook size.")]
 
@@ -51,4 +51,21 @@ def inference(
     from mcnn_ray.cli_bench_train import numbers
 
     found = bench_inference(memories, dim, repeats, actions=actions, hidden=numbers("--hidden", hidden), seed=seed)
+    (print_json if as_json else print_facts)(found)
+
+
+def sweep(
+    trials: Annotated[int, typer.Option("--trials", help="That are timed.")] = 20,
+    task: Annotated[str, typer.Option("--task", help="Catalogue name, with a packaged expert.")] = "door-expert-v1",
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of members and demonstrations.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Time what a sweep adds to training and simulator, by trials of one step and episodes of their policies.
+
+    Example: mcnn bench sweep --trials 20
+    """
+    from mcnn_ray.bench_sweep import bench_sweep
+
+    with StageProgress() as progress:
+        found = bench_sweep(task, trials=trials, seed=seed, watch=progress)
     (print_json if as_json else print_facts)(found)

@@ -61,6 +61,7 @@ def test_help_shows_an_example_for_every_command(mcnn):
         "bench train",
         "bench rollout",
         "bench inference",
+        "bench sweep",
         "data collect",
         "data import",
         "data info",

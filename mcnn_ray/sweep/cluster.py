@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -11,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray.exceptions import AuthenticationError
 
 from mcnn_ray.errors import McnnError
 from mcnn_ray.tasks.catalogue import Task
 
 __all__ = ["cluster_cpus", "cluster_gpus", "own_modules", "ray_session"]
 
-
+_CONNECT_S = 10.0
 _INSTALLED = {"site-packages", "dist-packages"}  # folders of what a cluster's image has too
 
 
@@ -42,12 +44,13 @@ def ray_session(modules: Sequence[str] = ()) -> Iterator[None]:
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if "RAY_ADDRESS" in os.environ:
         try:
+            _knock(os.environ["RAY_ADDRESS"])
             ray.init(runtime_env={"py_modules": _paths(modules)}, **options)
-        except ConnectionError as error:
+        except (OSError, AuthenticationError) as error:
             raise McnnError(
-                f"no Ray cluster could be joined at RAY_ADDRESS={os.environ['RAY_ADDRESS']}; is it running, and does "
-                "it ask for a token (RAY_AUTH_MODE=token, with the token in ~/.ray/auth_token)? Unset RAY_ADDRESS to "
-                "run on this machine alone"
+                f"no Ray cluster could be joined at RAY_ADDRESS={os.environ['RAY_ADDRESS']} "
+                f"({str(error).splitlines()[0]}); is it running, and does it ask for a token (RAY_AUTH_MODE=token, "
+                "with the token in ~/.ray/auth_token)? Unset RAY_ADDRESS to run on this machine alone"
             ) from error
     else:
         _start_local(options)
@@ -61,6 +64,13 @@ def _paths(modules: Sequence[str]) -> list[str]:
     specs = [spec for name in dict.fromkeys(modules) if (spec := find_spec(name)) is not None]
     places = [spec.submodule_search_locations[0] if spec.submodule_search_locations else spec.origin for spec in specs]
     return [place for place in places if place is not None and not set(Path(place).parts) & _INSTALLED]
+
+
+def _knock(address: str) -> None:
+    """Connect to HOST:PORT once, since Ray tries for ever where nothing listens."""
+    host, _, port = address.rpartition(":")
+    if port.isdigit() and "://" not in host:
+        socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
 
 
 def _start_local(options: dict[str, Any]) -> None:

@@ -31,6 +31,7 @@ from mcnn_ray.sweep.member_rollouts import MemberRollouts, roll_out_members
 from mcnn_ray.sweep.outlook import look_ahead
 from mcnn_ray.sweep.plan import SweepPlan, earlier_start, make_plan
 from mcnn_ray.sweep.progress import PackProgress
+from mcnn_ray.sweep.shared_storage import check_shared
 from mcnn_ray.sweep.study import Studies, open_studies
 from mcnn_ray.sweep.training import train_plan
 from mcnn_ray.sweep.workers import train_with_workers
@@ -101,6 +102,7 @@ def run_sweep(
     earlier = earlier_start(folder, studies)
     members = config.members()
     with locked(folder, wait=False), ray_session(own_modules(studies.task, config.backbone)):
+        check_shared(storage)
         capacity = measure_capacity(config)
         packs = split_by_memory(members, studies, capacity)
         if config.workers > sum(member.trained for member in members):
