@@ -45,7 +45,9 @@ def ray_session(modules: Sequence[str] = ()) -> Iterator[None]:
     if "RAY_ADDRESS" in os.environ:
         try:
             _knock(os.environ["RAY_ADDRESS"])
-            ray.init(runtime_env={"py_modules": _paths(modules)}, **options)
+            places = _paths(modules)
+            # Ray 2.60 cannot start a process with an empty list of modules.
+            ray.init(runtime_env={"py_modules": places} if places else None, **options)
         except (OSError, AuthenticationError) as error:
             raise McnnError(
                 f"no Ray cluster could be joined at RAY_ADDRESS={os.environ['RAY_ADDRESS']} "
