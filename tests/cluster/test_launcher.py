@@ -120,6 +120,7 @@ def cluster_file(folder):
     config["auth"] = {"ssh_user": getpass.getuser(), "ssh_private_key": str(folder / "user_key")}
     commands = config["setup_commands"]
     commands[commands.index("make -C ~/mcnn-ray setup")] = f"ln -sfn {BIN.parent} ~/mcnn-ray/.venv"
+    commands.append("echo 'export PYTHONPATH=$HOME/mcnn-ray' >> ~/.mcnn-ray")
     path = folder / "local.yaml"
     path.write_text(yaml.safe_dump(config))
     return str(path)
