@@ -126,7 +126,7 @@ def cluster_file(folder):
     return str(path)
 
 
-def test_cluster_goes_up_over_ssh_and_runs_a_submitted_sweep_on_both_machines(machines, pen_dataset, minari_store):
+def test_cluster_goes_up_on_both_machines_over_ssh_and_runs_a_submitted_sweep(machines, pen_dataset, minari_store):
     folder, prefix = machines
     shutil.copytree(minari_store, folder / "shared" / "minari")
     file = cluster_file(folder)
