@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import click
 import jsonschema
 import yaml
 from packaging.requirements import Requirement
@@ -70,16 +71,13 @@ def launcher_problems(config):
 
 def schema_problems(config):
     try:
-        from ray.autoscaler._private.cli_logger import SilentClickException
         from ray.autoscaler._private.util import prepare_config, validate_config
     except ImportError:
         return  # private: another Ray may have it elsewhere
     try:
         validate_config(prepare_config(json.loads(json.dumps(config))))
-    except (jsonschema.ValidationError, ValueError, RuntimeError) as error:
+    except (jsonschema.ValidationError, ValueError, RuntimeError, click.ClickException) as error:
         yield f"Ray: {str(error).splitlines()[0]}"
-    except SilentClickException as error:
-        yield f"Ray: {error!r}"
 
 
 def image_problems(config):

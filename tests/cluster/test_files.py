@@ -89,7 +89,7 @@ KINDS = "available_node_types"
         ("aws.yaml", [KINDS, "rollout", "max_workers"], 0, "rollout never has a node"),
         ("aws.yaml", ["worker_nodes"], {}, "worker_nodes is of an old format"),
         ("local.yaml", ["provider", "worker_ips"], [], "there are no workers"),
-        ("local.yaml", ["available_node_types"], {"head": {}}, "Ray: "),
+        ("local.yaml", ["available_node_types"], {"head": {}}, "Ray: The field available_node_types"),
         ("gcp.yaml", [KINDS, "driving", "resources"], {"CPU": 8}, "no kind of worker offers carla"),
         ("gcp.yaml", [KINDS, "training", "resources"], {"CPU": 8}, "no kind of worker offers GPU"),
     ],
