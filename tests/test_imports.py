@@ -43,6 +43,7 @@ def test_ray_and_mlflow_are_imported_in_few_places():
         "bench_rollout.py",
         "rollout/pool.py",
         "sweep/cluster.py",
+        "sweep/shared_storage.py",
         "sweep/training.py",
         "sweep/workers.py",
     }
