@@ -28,7 +28,8 @@ from mcnn_ray.tasks.catalogue import Task
 __all__ = ["LOCKSTEP", "Evaluation", "Lost", "RolloutPool", "evaluate"]
 
 LOCKSTEP = 8  # episodes in step: more gain little, and lose the simulators' data from the cache
-_ATTEMPTS = 3  # of an item whose actor died or was too slow, and of starting an actor
+_ATTEMPTS = 3  # of an item whose actor died or was too slow
+_STARTS = 6  # of actors in a row that die before they are up
 _DEADLINE_S = 600.0  # of one episode
 _SLOW = 2.0  # times the median of its kind an item has taken before it runs a second time
 _POLL_S = 1.0
@@ -253,6 +254,7 @@ class RolloutPool:
         except ray.exceptions.RayTaskError as error:
             raise error.cause if isinstance(error.cause, Exception) else error from None
         self._idle.append(running.actor)
+        self._attempts.pop(None, None)
         if item is None or item not in self._open:
             return []
         self._taken.append((time.monotonic() - running.since) / len(item.seeds))
@@ -278,7 +280,7 @@ class RolloutPool:
             return []
         self._attempts[item] = self._attempts.get(item, 0) + 1
         if item is None:
-            if self._attempts[item] >= _ATTEMPTS:
+            if self._attempts[item] >= _STARTS:
                 raise SimulationError(f"{self._task.id}: no rollout process could be started; {reason}")
         elif self._attempts[item] < _ATTEMPTS:
             logger.warning("episode seeds %s run again; %s", item.seeds, reason)

@@ -16,7 +16,7 @@ import yaml
 from mcnn_ray.tracking import tracking_uri
 
 _MARK = "MCNN_CHAOS"  # in the environment of a command and of all that it starts
-_LEFT_S = 30.0
+_LEFT_S = 90.0  # Ray's agents look for their parent now and then only
 
 
 class Command:
