@@ -200,14 +200,15 @@ def evaluate(
 
     with StageProgress() as progress:
         directory = _policy_directory(policy, storage)
-        row, evaluation = evaluate_policy(directory, episodes, actors, first_seed, progress, backbone)
-        rollouts, videos, undrawn = evaluation.rollouts, {}, None
+        row, evaluation, fault = evaluate_policy(directory, episodes, actors, first_seed, progress, backbone)
+        failed: SimulationError | None = fault
+        rollouts, videos = evaluation.rollouts, {}
         if video or video_dir is not None:
             folder = video_dir or storage / "videos" / rollouts[0].record.member
             try:
                 videos = save_telling_videos(rollouts, folder, progress)
             except SimulationError as error:
-                undrawn = error  # the rollouts are done and are shown all the same
+                failed = failed or error  # the rollouts are done and are shown all the same
     if as_json:
         shown = {"videos": {name: str(path) for name, path in videos.items()}} if videos else {}
         print_json({**row.record(), "episodes": [rollout.record.row() for rollout in rollouts], **shown})
@@ -215,8 +216,8 @@ def evaluate(
         output_console.print(results_table([row], f"{policy}"))
         for name, path in videos.items():
             output_console.print(f"video of the {name} episode: {path}", highlight=False, soft_wrap=True)
-    if undrawn is not None:
-        raise undrawn
+    if failed is not None:
+        raise failed
 
 
 def _given(flags: dict[str, Any]) -> dict[str, Any]:

@@ -63,5 +63,19 @@ def record_drift(dataset):
     write_minari(demonstrations, dataset, gym.make("Drift-v0"), description="for tests")
 
 
+class Fragile(Drift):
+    """Raises at a step of the first start that sweeps report on."""
+
+    def reset(self, *, seed=None, options=None):
+        self.breaks = seed == EVALUATION_SEED
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        if self.breaks and self.age == 3:
+            raise RuntimeError("the gripper is stuck")
+        return super().step(action)
+
+
+gym.register("Fragile-v0", "tests.environments:Fragile")
 gym.register("Drift-v0", "tests.environments:Drift")
 gym.register("Mortal-v0", "tests.environments:Mortal")

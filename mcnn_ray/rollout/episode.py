@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from mcnn_ray.errors import SimulationError
+from mcnn_ray.errors import DatasetError, SimulationError
 from mcnn_ray.policies.base import Policy
 from mcnn_ray.tasks.catalogue import Task
 from mcnn_ray.tasks.environments import environment_id, simulator_versions
@@ -110,6 +110,7 @@ def run_episodes(
 
     Raises:
         SimulationError: an environment raises, gives NaN, or does not end.
+        DatasetError: the policy was made for other observations or actions.
     """
     started = time.perf_counter()
     low_A, high_A = envs[0].action_space.low, envs[0].action_space.high  # type: ignore[attr-defined]
@@ -118,6 +119,11 @@ def run_episodes(
     while live:
         obs_BD = np.array([episode.observation for episode in live])  # a copy: some environments reuse their buffer
         actions_BA, states = policy.act(obs_BD, states)
+        if actions_BA.shape[1] != len(low_A):
+            raise DatasetError(
+                f"the policy of {policy.card.get('task')} gives {policy.action_dim} action numbers, {task.id} takes "
+                f"{len(low_A)}; evaluate it on its own task"
+            )
         actions_BA = np.minimum(np.maximum(actions_BA, low_A), high_A)
         for episode, obs_D, action_A in zip(live, obs_BD, actions_BA, strict=True):
             episode.step(obs_D, action_A)

@@ -23,9 +23,10 @@ from mcnn_ray.errors import SimulationError
 from mcnn_ray.policies.base import Policy
 from mcnn_ray.policies.loading import load_policy
 from mcnn_ray.rollout.episode import Rollout, run_episodes
+from mcnn_ray.rollout.outcome import EpisodeError, Evaluation, Lost
 from mcnn_ray.tasks.catalogue import Task
 
-__all__ = ["LOCKSTEP", "Evaluation", "Lost", "RolloutPool", "evaluate"]
+__all__ = ["LOCKSTEP", "RolloutPool", "evaluate"]
 
 LOCKSTEP = 8  # episodes in step: more gain little, and lose the simulators' data from the cache
 _ATTEMPTS = 3  # of an item whose actor died or was too slow
@@ -41,34 +42,6 @@ logger = logging.getLogger(__name__)
 class _Item:
     member: str
     seeds: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
-    """An episode that could not be run for no fault of the policy; it is not scored.
-
-    Attributes:
-        member: identity.
-        episode_seed: of the episode.
-        reason: what happened to the processes that ran it.
-    """
-
-    member: str
-    episode_seed: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
-    """Rollouts of policies.
-
-    Attributes:
-        rollouts: by policy and then by seed, in the order that was asked for, without those lost.
-        lost: episodes lost to the infrastructure.
-    """
-
-    rollouts: list[Rollout]
-    lost: list[Lost]
 
 
 class _RolloutActor:
@@ -152,6 +125,7 @@ class RolloutPool:
         self._attempts: dict[_Item | None, int] = {}
         self._rollouts: dict[tuple[str, int], Rollout] = {}
         self._lost: list[Lost] = []
+        self._fault: SimulationError | None = None
 
     def __enter__(self) -> RolloutPool:
         return self
@@ -180,7 +154,8 @@ class RolloutPool:
             cancelled: asked about once a second; once it says yes, what has not ended is left.
 
         Raises:
-            SimulationError: the environment fails in an episode, or actors cannot be started.
+            EpisodeError: the environment fails in an episode; all others have run, and are kept.
+            SimulationError: actors cannot be started.
             ArtifactError: a policy directory is damaged.
         """
         self._clear(policies)
@@ -194,7 +169,10 @@ class RolloutPool:
             if not missing[ended.member] and finished is not None:
                 finished(ended.member, self._found(ended.member, seeds))
         rollouts = [rollout for member in policies for rollout in self._found(member, seeds)]
-        return Evaluation(rollouts=rollouts, lost=self._lost)
+        evaluation = Evaluation(rollouts=rollouts, lost=self._lost)
+        if self._fault is not None:
+            raise EpisodeError(str(self._fault), evaluation) from self._fault
+        return evaluation
 
     def _found(self, member: str, seeds: Sequence[int]) -> list[Rollout]:
         return [self._rollouts[member, seed] for seed in seeds if (member, seed) in self._rollouts]
@@ -252,7 +230,7 @@ class RolloutPool:
             self._start()
             return self._again(item, f"the process died: {' '.join(str(error).split())[:200]}")
         except ray.exceptions.RayTaskError as error:
-            raise error.cause if isinstance(error.cause, Exception) else error from None
+            return self._fail(error, running)
         self._idle.append(running.actor)
         self._attempts.pop(None, None)
         if item is None or item not in self._open:
@@ -260,6 +238,27 @@ class RolloutPool:
         self._taken.append((time.monotonic() - running.since) / len(item.seeds))
         self._rollouts |= {(item.member, rollout.record.episode_seed): rollout for rollout in rollouts}
         return [item]
+
+    def _fail(self, error: ray.exceptions.RayTaskError, running: _Running) -> list[_Item]:
+        """Keep a fault of the environment for the end, and return the item that ended with it; raise any other."""
+        if not isinstance(error.cause, SimulationError):
+            raise error.cause if isinstance(error.cause, Exception) else error from None
+        self._idle.append(running.actor)
+        item = running.item
+        if item is None or item not in self._open:
+            return []
+        if len(item.seeds) > 1:
+            self._split(item)
+            return []
+        self._fault = self._fault or error.cause
+        return [item]
+
+    def _split(self, item: _Item) -> None:
+        """Have each episode of an item run alone: one of them may be at fault."""
+        singles = [_Item(item.member, (seed,)) for seed in item.seeds]
+        self._waiting.extendleft(singles)
+        self._open += singles[1:]
+        self._open[self._open.index(item)] = singles[0]
 
     def _end_late(self) -> list[_Item]:
         """End whoever is past the deadline; return the items that are given up."""
@@ -285,11 +284,8 @@ class RolloutPool:
         elif self._attempts[item] < _ATTEMPTS:
             logger.warning("episode seeds %s run again; %s", item.seeds, reason)
             self._waiting.appendleft(item)
-        elif len(item.seeds) > 1:  # one of them may be at fault: each gets tries of its own
-            singles = [_Item(item.member, (seed,)) for seed in item.seeds]
-            self._waiting.extendleft(singles)
-            self._open += singles[1:]
-            self._open[self._open.index(item)] = singles[0]
+        elif len(item.seeds) > 1:
+            self._split(item)
         else:
             lost = Lost(member=item.member, episode_seed=item.seeds[0], reason=f"{_ATTEMPTS} times {reason}")
             logger.warning("episode seed %d of %s is lost and not scored; %s", *item.seeds, item.member, lost.reason)

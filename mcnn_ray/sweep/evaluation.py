@@ -10,7 +10,8 @@ from mcnn_ray.member import Member
 from mcnn_ray.policies.loading import load_policy
 from mcnn_ray.report.results import Row, summarise
 from mcnn_ray.rollout.episode import EVALUATION_SEED
-from mcnn_ray.rollout.pool import Evaluation, evaluate
+from mcnn_ray.rollout.outcome import EpisodeError, Evaluation
+from mcnn_ray.rollout.pool import evaluate
 from mcnn_ray.sweep.cluster import cluster_cpus, cluster_gpus, own_modules, ray_session
 from mcnn_ray.sweep.runner import Watcher
 from mcnn_ray.tasks.catalogue import find_task
@@ -27,7 +28,7 @@ def evaluate_policy(
     first_seed: int | None,
     watch: Watcher,
     backbone: str | None = None,
-) -> tuple[Row, Evaluation]:
+) -> tuple[Row, Evaluation, EpisodeError | None]:
     """Roll a policy out in the task it was trained for.
 
     Args:
@@ -39,12 +40,13 @@ def evaluate_policy(
         backbone: dotted name of the class of a user's own that the policy may import; see `load_policy`.
 
     Returns:
-        The result with its intervals; the episodes in the order of their seeds, and those lost.
+        The result with its intervals; the episodes in the order of their seeds, and those lost; the fault of the
+        environment that ended the evaluation before all had run, if one did.
 
     Raises:
         ArtifactError: not a policy directory, or a damaged one.
         ConfigError: the backbone cannot be imported or used.
-        SimulationError: an episode cannot be run.
+        SimulationError: no episode can be run.
     """
     card = load_policy(directory, backbone).card
     try:
@@ -57,16 +59,21 @@ def evaluate_policy(
         most = cluster_cpus()
         if actors is not None and actors > most:
             logger.warning("%d actors are asked for, but there are %d CPUs: %d run at once", actors, most, most)
-        evaluation = evaluate(
-            task,
-            {identity: directory},
-            range(start, start + episodes),
-            actors=min(actors or most, most),
-            gpus=cluster_gpus() if backbone else 0,
-            backbone=backbone,
-            progress=lambda done, total: watch("rollouts, episodes", done, total),
-        )
+        fault = None
+        try:
+            evaluation = evaluate(
+                task,
+                {identity: directory},
+                range(start, start + episodes),
+                actors=min(actors or most, most),
+                gpus=cluster_gpus() if backbone else 0,
+                backbone=backbone,
+                progress=lambda done, total: watch("rollouts, episodes", done, total),
+            )
+        except EpisodeError as error:
+            evaluation, fault = error.evaluation, error
     if not evaluation.rollouts:
-        raise SimulationError(f"every episode was lost: {evaluation.lost[0].reason}")
+        raise fault or SimulationError(f"every episode was lost: {evaluation.lost[0].reason}")
     records = [rollout.record for rollout in evaluation.rollouts]
-    return summarise({identity: member}, {identity: records}, {identity: episodes})[0], evaluation
+    run = len(records) + len(evaluation.lost)
+    return summarise({identity: member}, {identity: records}, {identity: run})[0], evaluation, fault

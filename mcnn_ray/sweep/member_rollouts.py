@@ -11,7 +11,8 @@ from mcnn_ray.errors import ArtifactError, SimulationError
 from mcnn_ray.member import Member
 from mcnn_ray.report.results import summarise
 from mcnn_ray.rollout.episode import EVALUATION_SEED, EpisodeRecord, Rollout
-from mcnn_ray.rollout.pool import LOCKSTEP, Lost, RolloutPool
+from mcnn_ray.rollout.outcome import Lost
+from mcnn_ray.rollout.pool import LOCKSTEP, RolloutPool
 from mcnn_ray.rollout.records import read_records, read_rollouts, write_rollouts
 from mcnn_ray.sweep.cluster import cluster_cpus, cluster_gpus
 from mcnn_ray.sweep.plan import SweepPlan

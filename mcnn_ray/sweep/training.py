@@ -53,7 +53,7 @@ def train_plan(
     """
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # our progress bar instead of Tune's
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"  # Ctrl-C ends the sweep, not just Tune's part of it
-    logging.getLogger("ray.tune").setLevel(logging.ERROR)
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # what it tells of a death is told by us, in a sentence
     options = {"checkpoint_s": checkpoint_s, "snapshot_steps": snapshot_steps}
     trainable = tune.with_parameters(_trial, plan=plan, studies=studies, options=options)
     starts, left, reached = 0, list(packs), _reached(plan, packs)

@@ -60,7 +60,7 @@ class Command:
             time.sleep(0.05)
 
     def workers(self) -> list[psutil.Process]:
-        """Return the processes that train or roll out, or are about to."""
+        """Return the processes that train or roll out."""
         return [process for process in self.processes() if _is_worker(process)]
 
     def processes(self) -> list[psutil.Process]:
@@ -108,7 +108,8 @@ def _is_worker(process: psutil.Process) -> bool:
         name = process.cmdline()[0]
     except (psutil.NoSuchProcess, IndexError):
         return False
-    return name.startswith("ray::") and "Agent" not in name
+    # Those that only start look idle: where that takes longer than the pause between kills, nothing would ever run.
+    return name.startswith("ray::") and "Agent" not in name and "IDLE" not in name
 
 
 def run_under_fire(command: Command, seed: int, pauses: tuple[float, float], driver_share: float) -> list[str]:

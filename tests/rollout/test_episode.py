@@ -123,6 +123,12 @@ def test_success_is_unknown_where_the_environment_does_not_report_it(pen_demonst
     assert run_episode(nearest_policy(pen_demonstrations), task, Faulty(), 5, "m").success is None
 
 
+def test_policy_with_other_actions_is_refused(pen_demonstrations):
+    fewer = dataclasses.replace(pen_demonstrations, actions_NA=pen_demonstrations.actions_NA[:, :10])
+    with pytest.raises(DatasetError, match=r"gives 10 action numbers, pen-expert-v1 takes 24"):
+        run_episode(nearest_policy(fewer), PEN, make_environment(PEN), 0, "m")
+
+
 def test_policy_of_another_task_is_refused(pen_demonstrations):
     door = CATALOGUE["door-expert-v1"]
     with pytest.raises(DatasetError, match="takes 45 observation numbers"):

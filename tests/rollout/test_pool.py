@@ -1,5 +1,6 @@
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -7,15 +8,21 @@ import threading
 import time
 from dataclasses import replace
 
+import numpy as np
 import psutil
 import pytest
 
+from mcnn_ray.cli import main
+from mcnn_ray.core.normalise import ActionScale, Standardiser
 from mcnn_ray.errors import DatasetError
+from mcnn_ray.member import make_member
 from mcnn_ray.policies.base import save_policy
 from mcnn_ray.policies.nearest import NearestPolicy
 from mcnn_ray.rollout import pool
+from mcnn_ray.rollout.episode import EVALUATION_SEED
+from mcnn_ray.rollout.outcome import EpisodeError
 from mcnn_ray.rollout.pool import evaluate
-from mcnn_ray.tasks.catalogue import CATALOGUE
+from mcnn_ray.tasks.catalogue import CATALOGUE, find_task
 from tests.rollout.test_episode import nearest_policy
 
 PEN = CATALOGUE["pen-expert-v1"]
@@ -109,6 +116,31 @@ def test_episode_whose_process_always_dies_is_lost_and_the_others_are_scored(
     assert [rollout.record.episode_seed for rollout in evaluation.rollouts] == [SEEDS[0]]
     assert [(lost.member, lost.episode_seed) for lost in evaluation.lost] == [("six", SEEDS[1])]
     assert "1 times the process died" in evaluation.lost[0].reason
+
+
+def test_what_could_be_evaluated_where_the_environment_fails_is_kept_and_shown(tmp_path, ray_running, capsys):
+    member = make_member(method="1nn", seed=0, steps=1)
+    task = find_task("tests.environments:Fragile-v0@me/fragile-v0")
+    zeros, ones = np.zeros((1, 2), np.float32), np.ones(1, np.float32)
+    policy = NearestPolicy(
+        {"task": task.id, "identity": "nearest", "member": member.parameters()},
+        Standardiser(mean_D=zeros[0], scale_D=zeros[0] + 1),
+        ActionScale(low_A=-ones, high_A=ones),
+        zeros,
+        zeros[:, :1],
+    )
+    save_policy(policy, tmp_path / "policy")
+    first = EVALUATION_SEED
+    with pytest.raises(EpisodeError, match=f"episode seed {first}, step 4: RuntimeError: the gripper is stuck") as told:
+        evaluate(task, {"nearest": tmp_path / "policy"}, range(first, first + 16), actors=2)
+    kept = [rollout.record.episode_seed for rollout in told.value.evaluation.rollouts]
+    assert kept == list(range(first + 1, first + 16))
+    with pytest.raises(SystemExit) as ended:
+        main(["evaluate", str(tmp_path / "policy"), "--episodes", "16"])
+    captured = capsys.readouterr()
+    assert ended.value.code == 1
+    assert "the gripper is stuck" in captured.err
+    assert re.search(r"1nn .* 15 *\n", captured.out)
 
 
 def test_episode_past_its_deadline_is_ended_and_lost(policies, ray_running, monkeypatch):

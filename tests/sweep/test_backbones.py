@@ -32,7 +32,7 @@ def test_trained_network_of_one_s_own_is_exported_and_rolls_out_if_it_is_named(t
             np.testing.assert_array_equal(policy.act(data.observations_ND[rows])[0], data.actions_NA[rows])
     with pytest.raises(ArtifactError, match=f"pass --backbone {RESIDUAL} if you trust that module"):
         evaluate_policy(plan.policy(identity), 1, 1, None, silent)
-    row, _ = evaluate_policy(plan.policy(identity), 1, 1, None, silent, RESIDUAL)
+    row, _, _ = evaluate_policy(plan.policy(identity), 1, 1, None, silent, RESIDUAL)
     assert row.member == member
     assert row.episode_return.n == 1
 
