@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import importlib
 from types import ModuleType
+from typing import Any
 
 import torch
 
 from mcnn_ray.errors import ConfigError, did_you_mean
 
-__all__ = ["make_backbone"]
+__all__ = ["backbone_size", "make_backbone"]
 
 
 def make_backbone(name: str, observation_dim: int, action_dim: int, seed: int = 0) -> torch.nn.Module:
@@ -47,6 +48,26 @@ def make_backbone(name: str, observation_dim: int, action_dim: int, seed: int = 
             _check_output(name, network, torch.zeros(batch, observation_dim), action_dim)
     _check_parts(name, network)
     return network
+
+
+def backbone_size(name: str, observation_dim: int, action_dim: int) -> tuple[int, int]:
+    """Count what a user's network holds; see `make_backbone` for arguments and errors.
+
+    Returns:
+        Numbers in its parameters; numbers that its layers give for each observation, which training keeps.
+    """
+    network = make_backbone(name, observation_dim, action_dim)
+    given = 0
+
+    def count(module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        nonlocal given
+        given += output.numel() if isinstance(output, torch.Tensor) else 0
+
+    for module in network.modules():
+        module.register_forward_hook(count)
+    with torch.no_grad():
+        network(torch.zeros(1, observation_dim))
+    return sum(parameter.numel() for parameter in network.parameters()), given
 
 
 def _find(name: str) -> type[torch.nn.Module]:

@@ -12,6 +12,7 @@ import torch
 from mcnn_ray.config import SweepConfig
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.member import Member
+from mcnn_ray.policies.backbone import backbone_size
 from mcnn_ray.sweep.cluster import cluster_cpus, cluster_gpus
 from mcnn_ray.sweep.study import Studies
 from mcnn_ray.training.pack import CHUNK_STEPS
@@ -63,7 +64,7 @@ def pack_bytes(members: Sequence[Member], studies: Studies) -> tuple[int, int]:
     """Count the memory of a pack.
 
     Args:
-        members: of one shape, with an MLP.
+        members: of one shape.
         studies: what they learn from.
 
     Returns:
@@ -76,8 +77,10 @@ def pack_bytes(members: Sequence[Member], studies: Studies) -> tuple[int, int]:
     memories = {(member.demonstrations, member.memory_key) for member in members if member.memory_key is not None}
     tables = sum(rows.values()) * (dim + actions) + sum(rows[part] for part, _ in memories) * (actions + 1)
     gathered = CHUNK_STEPS * shape.batch_size * (dim + 3 * actions + 1)
-    layers = 2 * shape.batch_size * (sum(shape.hidden) + actions)
-    return _NUMBER * tables, _NUMBER * (_STATES * shape.parameters + gathered + layers)
+    parameters, given = shape.parameters, sum(shape.hidden) + actions
+    if members[0].backbone is not None:
+        parameters, given = backbone_size(members[0].backbone, dim, actions)
+    return _NUMBER * tables, _NUMBER * (_STATES * parameters + gathered + 2 * shape.batch_size * given)
 
 
 def step_shape(member: Member, studies: Studies) -> StepShape:

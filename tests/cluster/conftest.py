@@ -1,5 +1,6 @@
 """A Ray cluster of several nodes on this machine, started as `ray start` starts one anywhere, with a token."""
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -25,10 +26,15 @@ def free_port():
         return listening.getsockname()[1]
 
 
-def end(process):
-    """End a process that was started here, and all below it."""
+def end(process, at_once=False):
+    """End a process that was started here, and all below it; at once is without their knowing."""
     below = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
-    process.terminate()
+    if at_once:
+        for each in [*below, process]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+    else:
+        process.terminate()
     psutil.wait_procs([*below], timeout=10)
     for left in below:
         if left.is_running():
@@ -98,8 +104,19 @@ class LocalCluster:
 
     def run(self, command, timeout=150, **changes):
         """Run a command as a user of this cluster would."""
-        environment = {**self.environment, "RAY_ADDRESS": f"127.0.0.1:{self.port}", **changes}
-        return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=timeout)
+        options = {"capture_output": True, "text": True, "timeout": timeout}
+        return subprocess.run(command, env=self.joined(**changes), cwd=ROOT, **options)
+
+    def popen(self, command, **options):
+        """Start a command as a user of this cluster would."""
+        return subprocess.Popen(command, env=self.joined(), cwd=ROOT, **options)
+
+    def joined(self, **changes):
+        return {**self.environment, "RAY_ADDRESS": f"127.0.0.1:{self.port}", **changes}
+
+    def free_cpus(self):
+        program = "import ray; ray.init(log_to_driver=False); print(ray.available_resources()['CPU'])"
+        return float(self.run([sys.executable, "-c", program]).stdout.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 
 import psutil
 import pytest
@@ -31,14 +32,26 @@ def sweep_file(pen_dataset, tmp_path):
     return path
 
 
-def test_sweep_on_several_nodes_ends_in_the_bytes_of_one_on_this_machine(cluster, sweep_file, tmp_path, ray_running):
-    command = [sys.executable, "-m", "mcnn_ray", "sweep", str(sweep_file), "--json"]
-    ended = cluster.run([*command, "--storage", str(tmp_path / "cluster")])
-    assert ended.returncode == 0, ended.stderr
-    run_sweep(SweepConfig.parse(yaml.safe_load(sweep_file.read_text()), "test"), tmp_path / "here")
+def test_sweep_that_loses_a_node_and_gets_another_ends_in_the_bytes_of_one_on_this_machine(
+    cluster, pen_dataset, tmp_path, ray_running
+):
+    values = {**SWEEP, "dataset": pen_dataset, "name": "tiny", "steps": 3000, "hidden": [64], "checkpoint_s": 0}
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(values))
+    storage = tmp_path / "cluster"
+    command = [sys.executable, "-m", "mcnn_ray", "sweep", str(tmp_path / "sweep.yaml"), "--storage", str(storage)]
+    with (tmp_path / "output").open("w") as output:
+        sweep = cluster.popen(command, stdout=output, stderr=subprocess.STDOUT)
+    while len(list(storage.rglob("step-*"))) < 2:  # of two packs, one on each node
+        assert sweep.poll() is None, (tmp_path / "output").read_text()
+        time.sleep(0.05)
+    end(cluster.processes[1], at_once=True)
+    cluster.add_node("127.0.0.3")
+    assert sweep.wait(200) == 0, (tmp_path / "output").read_text()
+    run_sweep(SweepConfig.parse(values, "test"), tmp_path / "here")
     tables = [(tmp_path / name / "tiny" / "results.csv").read_bytes() for name in ("cluster", "here")]
     assert tables[0] == tables[1]
-    assert not list((tmp_path / "cluster").glob(".shared-*"))
+    assert not list(storage.glob(".shared-*"))
+    assert cluster.free_cpus() == 2
 
 
 def test_submitted_job_runs_the_sweep_script_of_the_folder_it_is_sent_from(cluster, pen_dataset, tmp_path):

@@ -56,3 +56,12 @@ def test_packs_are_split_so_that_each_fits_and_refused_when_none_does(config):
     assert packs(shared + 1.5 * each) == 10
     with pytest.raises(ConfigError, match=r"does not fit into memory: its tables take .* GiB"):
         packs(shared + 0.5 * each)
+
+
+def test_memory_of_a_network_of_ones_own_is_counted_from_the_network(config):
+    """`tests.backbones.Deep` is the MLP of widths 16, 16; its outputs before ReLU and its own as a whole count too."""
+    studies = open_studies(config)
+    mlp = config.model_copy(update={"hidden": (16, 16)}).members()
+    module = config.model_copy(update={"hidden": (999,), "backbone": "tests.backbones.Deep"}).members()
+    (_, own), (_, built_in) = pack_bytes(module, studies), pack_bytes(mlp, studies)
+    assert own - built_in == 4 * 2 * module[0].batch_size * (16 + 16 + 24)
