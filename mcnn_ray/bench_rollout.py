@@ -17,8 +17,8 @@ from mcnn_ray.config import SweepConfig
 from mcnn_ray.data.collect import collect_episodes
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.policies.base import save_policy
-from mcnn_ray.rollout.episode import EVALUATION_SEED, Rollout
-from mcnn_ray.rollout.pool import LOCKSTEP, RolloutPool
+from mcnn_ray.rollout.episode import EVALUATION_SEED, LOCKSTEP, Rollout
+from mcnn_ray.rollout.pool import RolloutPool
 from mcnn_ray.sweep.cluster import cluster_cpus, ray_session
 from mcnn_ray.sweep.runner import Watcher
 from mcnn_ray.sweep.study import make_study

@@ -22,6 +22,7 @@ from mcnn_ray.tasks.environments import environment_id, simulator_versions
 __all__ = [
     "EVALUATION_SEED",
     "FAULTS",
+    "LOCKSTEP",
     "SELECTION_SEED",
     "EpisodeRecord",
     "Rollout",
@@ -34,6 +35,7 @@ __all__ = [
 EVALUATION_SEED = 1_000_000
 SELECTION_SEED = 2_000_000
 
+LOCKSTEP = 8  # episodes in step: more gain little, and lose the simulators' data from the cache
 _MAX_STEPS = 100_000  # an environment that never ends is stopped here
 # What environments raise when they fail.
 FAULTS = (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError, AttributeError, gym.error.Error)
@@ -91,19 +93,26 @@ class Rollout:
 
 
 def run_episodes(
-    policy: Policy, task: Task, envs: Sequence[gym.Env[Any, Any]], seeds: Sequence[int], member: str
+    policy: Policy,
+    task: Task,
+    envs: Sequence[gym.Env[Any, Any]],
+    seeds: Sequence[int],
+    member: str,
+    first_place: int = 0,
 ) -> list[Rollout]:
-    """Run episodes in step, with one call of the policy for all that have not ended.
+    """Run episodes in step, with one call of the policy for all.
 
-    A product for several observations rounds otherwise than one each, so an episode's bits depend on the seeds it runs
-    with, and on nothing else.
+    The rounding of a product may depend on how many observations it takes and on the place of each, but not on what
+    the others are. So the policy is always asked about `LOCKSTEP` observations, and an episode's bits depend on its
+    seed and its place among them, and on nothing else: not on who is in company, or ends before.
 
     Args:
         policy: acts.
         task: gives the score's scale.
         envs: made by `make_environment(task)`, at least as many as seeds; they are reset.
-        seeds: of the resets.
+        seeds: of the resets, at most `LOCKSTEP` less `first_place`.
         member: identity for the records.
+        first_place: of the first seed; the others follow.
 
     Returns:
         One rollout a seed.
@@ -115,9 +124,12 @@ def run_episodes(
     started = time.perf_counter()
     low_A, high_A = envs[0].action_space.low, envs[0].action_space.high  # type: ignore[attr-defined]
     episodes = [_Episode(task, env, seed) for env, seed in zip(envs, seeds, strict=False)]
-    live, states = list(episodes), None
+    live: list[tuple[int, _Episode]] = list(enumerate(episodes, first_place))
+    rows, states = [np.zeros_like(episodes[0].observation)] * LOCKSTEP, None
     while live:
-        obs_BD = np.array([episode.observation for episode in live])  # a copy: some environments reuse their buffer
+        for place, episode in live:
+            rows[place] = episode.observation
+        obs_BD = np.array(rows)  # a copy: some environments reuse their buffer
         actions_BA, states = policy.act(obs_BD, states)
         if actions_BA.shape[1] != len(low_A):
             raise DatasetError(
@@ -125,15 +137,13 @@ def run_episodes(
                 f"{len(low_A)}; evaluate it on its own task"
             )
         actions_BA = np.minimum(np.maximum(actions_BA, low_A), high_A)
-        for episode, obs_D, action_A in zip(live, obs_BD, actions_BA, strict=True):
-            episode.step(obs_D, action_A)
-        if any(episode.wall_s is not None for episode in live):
-            for episode in live:
+        for place, episode in live:
+            episode.step(obs_BD[place], actions_BA[place])
+        if any(episode.wall_s is not None for _, episode in live):
+            for _, episode in live:
                 if episode.wall_s is not None:
                     episode.wall_s = time.perf_counter() - started
-            stay = [place for place, episode in enumerate(live) if episode.wall_s is None]
-            live = [live[place] for place in stay]
-            states = None if states is None else [states[place] for place in stay]
+            live = [(place, episode) for place, episode in live if episode.wall_s is None]
     return [episode.rollout(policy, member) for episode in episodes]
 
 

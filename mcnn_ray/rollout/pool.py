@@ -1,8 +1,9 @@
 """A pool of Ray actors that run episodes; what it returns does not depend on how many there are, nor on who dies.
 
-A work item is a policy with a few episode seeds, whose episodes run in step. Which seeds go together is fixed by their
-order alone, so an item gives the same bits wherever and however often it runs. An actor that dies or takes too long is
-replaced and its item runs again; when nothing else is left, idle actors run the slowest items a second time.
+A work item is a policy with a few episode seeds, whose episodes run in step. The place of each is fixed by the seeds'
+order alone, so an episode gives the same bits wherever, however often and in whose company it runs. An actor that dies
+or takes too long is replaced and its item runs again; when nothing else is left, idle actors run the slowest items a
+second time.
 """
 
 from __future__ import annotations
@@ -22,13 +23,12 @@ import ray
 from mcnn_ray.errors import SimulationError
 from mcnn_ray.policies.base import Policy
 from mcnn_ray.policies.loading import load_policy
-from mcnn_ray.rollout.episode import Rollout, run_episodes
+from mcnn_ray.rollout.episode import LOCKSTEP, Rollout, run_episodes
 from mcnn_ray.rollout.outcome import EpisodeError, Evaluation, Lost
 from mcnn_ray.tasks.catalogue import Task
 
-__all__ = ["LOCKSTEP", "RolloutPool", "evaluate"]
+__all__ = ["RolloutPool", "evaluate"]
 
-LOCKSTEP = 8  # episodes in step: more gain little, and lose the simulators' data from the cache
 _ATTEMPTS = 3  # of an item whose actor died or was too slow
 _STARTS = 6  # of actors in a row that die before they are up
 _DEADLINE_S = 600.0  # of one episode
@@ -42,6 +42,7 @@ logger = logging.getLogger(__name__)
 class _Item:
     member: str
     seeds: tuple[int, ...]
+    first_place: int = 0
 
 
 class _RolloutActor:
@@ -65,7 +66,9 @@ class _RolloutActor:
             self._policies = {reference: ray.get(reference)}  # one at a time: items come by policy
             if ray.get_gpu_ids():
                 self._policies[reference].to("cuda")
-        return run_episodes(self._policies[reference], self._task, self._envs, item.seeds, item.member)
+        return run_episodes(
+            self._policies[reference], self._task, self._envs, item.seeds, item.member, item.first_place
+        )
 
 
 _REMOTE_ACTOR: Any = ray.remote(num_cpus=1, max_restarts=0)(_RolloutActor)
@@ -255,7 +258,7 @@ class RolloutPool:
 
     def _split(self, item: _Item) -> None:
         """Have each episode of an item run alone: one of them may be at fault."""
-        singles = [_Item(item.member, (seed,)) for seed in item.seeds]
+        singles = [_Item(item.member, (seed,), place) for place, seed in enumerate(item.seeds, item.first_place)]
         self._waiting.extendleft(singles)
         self._open += singles[1:]
         self._open[self._open.index(item)] = singles[0]

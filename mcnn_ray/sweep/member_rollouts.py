@@ -10,9 +10,9 @@ from mcnn_ray.config import SweepConfig
 from mcnn_ray.errors import ArtifactError, SimulationError
 from mcnn_ray.member import Member
 from mcnn_ray.report.results import summarise
-from mcnn_ray.rollout.episode import EVALUATION_SEED, EpisodeRecord, Rollout
+from mcnn_ray.rollout.episode import EVALUATION_SEED, LOCKSTEP, EpisodeRecord, Rollout
 from mcnn_ray.rollout.outcome import Lost
-from mcnn_ray.rollout.pool import LOCKSTEP, RolloutPool
+from mcnn_ray.rollout.pool import RolloutPool
 from mcnn_ray.rollout.records import read_records, read_rollouts, write_rollouts
 from mcnn_ray.sweep.cluster import cluster_cpus, cluster_gpus
 from mcnn_ray.sweep.plan import SweepPlan
@@ -182,7 +182,7 @@ class _Episodes:
 def _usable_records(path: Path, seeds: Sequence[int]) -> list[EpisodeRecord]:
     """Return the records of the first seeds that would come out the same again; none when there are none.
 
-    Those are all of them, or whole blocks of episodes in step: another company would give other bits.
+    Those are all of them, or whole blocks of episodes in step: in another place an episode would have other bits.
     """
     try:
         found = read_records(path)

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from mcnn_ray.rollout.pool import LOCKSTEP
+from mcnn_ray.rollout.episode import LOCKSTEP
 from mcnn_ray.stats import sign_flip_p
 
 __all__ = ["looks", "settled"]

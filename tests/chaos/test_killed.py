@@ -60,7 +60,7 @@ def test_sweep_killed_with_its_driver_goes_on_from_its_checkpoints(values, undis
 @pytest.mark.parametrize("seed", SEEDS)
 def test_sweep_under_random_kills_ends_in_the_same_table(values, undisturbed, tmp_path, seed):
     command = Command(values, tmp_path)
-    killed = run_under_fire(command, seed, pauses=(3.0, 6.0), driver_share=0.15)
+    killed = run_under_fire(command, seed, pauses=(2.0, 5.0), kills=8)
     assert killed
     assert command.table() == undisturbed
     command.check_runs(MEMBERS)

@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 
 import gymnasium as gym
 import numpy as np
@@ -6,9 +7,11 @@ import pytest
 
 from mcnn_ray.core.normalise import ActionScale, Standardiser
 from mcnn_ray.errors import DatasetError, SimulationError
+from mcnn_ray.policies.blended import Memories
+from mcnn_ray.policies.mlp import MlpPolicy
 from mcnn_ray.policies.nearest import NearestPolicy
 from mcnn_ray.rollout import episode
-from mcnn_ray.rollout.episode import run_episodes
+from mcnn_ray.rollout.episode import LOCKSTEP, run_episodes
 from mcnn_ray.tasks.catalogue import CATALOGUE, find_task
 from mcnn_ray.tasks.environments import make_environment
 from tests.environments import Uneven
@@ -30,6 +33,24 @@ def nearest_policy(demonstrations):
     )
 
 
+def blended_policy(demonstrations):
+    """Memories and a random network of the paper's size, whose products round."""
+    rng, nearest = np.random.default_rng(0), nearest_policy(demonstrations)
+    widths = (45, 256, 256, 24)
+    layers = [
+        (rng.normal(0, fan_in**-0.5, (fan_in, out)).astype(np.float32), rng.normal(0, 0.1, out).astype(np.float32))
+        for fan_in, out in itertools.pairwise(widths)
+    ]
+    memories = Memories(
+        observations_MD=nearest.standardiser(demonstrations.observations_ND),
+        actions_MA=demonstrations.actions_NA,
+        rows_M=np.arange(demonstrations.steps),
+        lambda_=1.0,
+        L=1.0,
+    )
+    return MlpPolicy({"task": "t"}, nearest.standardiser, nearest.action_scale, layers, memories)
+
+
 def test_copying_a_recorded_episode_earns_what_was_recorded(pen_demonstrations):
     """From the same start the nearest demonstration is the episode itself, so its return must come back."""
     env = make_environment(PEN)
@@ -47,6 +68,17 @@ def test_episode_does_not_depend_on_what_the_environment_did_before(pen_demonstr
     run_episode(policy, PEN, env, 78, "m")
     again = run_episode(policy, PEN, env, 77, "m")
     assert dataclasses.replace(fresh, wall_s=0) == dataclasses.replace(again, wall_s=0)
+
+
+def test_bits_of_an_episode_depend_on_its_place_and_not_on_its_company(pen_demonstrations):
+    policy, envs = blended_policy(pen_demonstrations), [make_environment(PEN) for _ in range(LOCKSTEP)]
+    together = run_episodes(policy, PEN, envs, range(LOCKSTEP), "m")
+    for place in (0, 3, 6, 7):
+        (alone,) = run_episodes(policy, PEN, envs, [place], "m", first_place=place)
+        assert alone.actions_TA.tobytes() == together[place].actions_TA.tobytes()
+        assert alone.record.episode_return == together[place].record.episode_return
+    few = run_episodes(policy, PEN, envs, [5, 6], "m", first_place=5)
+    assert [one.actions_TA.tobytes() for one in few] == [one.actions_TA.tobytes() for one in together[5:7]]
 
 
 class Faulty(gym.Env):

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcnn_ray.config import SweepConfig
-from mcnn_ray.rollout.episode import EVALUATION_SEED
-from mcnn_ray.rollout.pool import LOCKSTEP
+from mcnn_ray.rollout.episode import EVALUATION_SEED, LOCKSTEP
 from mcnn_ray.rollout.records import read_records, read_rollouts
 from mcnn_ray.stats import sign_flip_p
 from mcnn_ray.sweep.runner import run_sweep
