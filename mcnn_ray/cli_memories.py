@@ -10,6 +10,7 @@ import typer
 from rich import box
 from rich.table import Table
 
+from mcnn_ray.search_space import values_of
 from mcnn_ray.terminal import DEFAULT_STORAGE, AsJson, StageProgress, Storage, output_console, print_json
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _describe(study: Study, config: SweepConfig) -> dict[str, Any]:
 
     book, random = _books(study, config)
     distances = distances_to_memories(book)
-    summaries = summarise_weights(distances, list(dict.fromkeys(config.lambda_)))
+    summaries = summarise_weights(distances, list(dict.fromkeys(values_of(config.lambda_))))
     return {
         "task": study.task.id,
         "dataset": study.demonstrations.source,
@@ -147,7 +148,7 @@ def _folder_name(study: Study, config: SweepConfig) -> str:
     """Return a name that tells the codebook apart to the eye, and by a hash from all others."""
     from mcnn_ray.artifacts import content_hash
 
-    fraction, method = config.memory_fraction[0], config.memories[0]
+    fraction, method = values_of(config.memory_fraction)[0], config.memories[0]
     shown = [study.demonstrations.sha256, method, fraction, config.memory_seed, list(config.lambda_)]
     task = re.sub(r"[^A-Za-z0-9._-]+", "-", study.task.id)
     return f"{task}-{method}-{fraction:g}-{content_hash(shown)[:8]}"

@@ -33,11 +33,11 @@ class SweepScript:
 
     Attributes:
         keys: of `SweepConfig`; flags override them.
-        prepare: called before the sweep, e.g. to record demonstrations.
+        prepare: called before a sweep of the script's own task, e.g. to record demonstrations.
     """
 
     keys: dict[str, Any]
-    prepare: Callable[[StageProgress], None]
+    prepare: Callable[[StageProgress], None] | None = None
 
 
 Method = Annotated[str | None, typer.Option("--method", help="bc, mcnn+mlp, 1nn; a list makes several.")]
@@ -67,6 +67,12 @@ Every = Annotated[
 ]
 CurveEpisodes = Annotated[int | None, typer.Option("--curve-episodes", help="Of each of these [default: 10].")]
 Workers = Annotated[int | None, typer.Option("--workers", help="Of Ray Train; 1 trains packs as Tune trials.")]
+Search = Annotated[str | None, typer.Option("--search", help="grid [default], or optuna: draw from ranges and lists.")]
+Trials = Annotated[int | None, typer.Option("--trials", help="Settings drawn for each method [default: 32].")]
+AtOnce = Annotated[int | None, typer.Option("--trials-at-once", help="Of them, trained together [default: 8].")]
+Halving = Annotated[
+    int | None, typer.Option("--halving", help="Go on with one of so many settings, again and again, e.g. 3.")
+]
 Name = Annotated[str | None, typer.Option("--name", help="Of the sweep and its folder.")]
 
 
@@ -140,6 +146,10 @@ def sweep(
     min_episodes: MinEpisodes = None,
     evaluate_every: Every = None,
     curve_episodes: CurveEpisodes = None,
+    search: Search = None,
+    trials: Trials = None,
+    trials_at_once: AtOnce = None,
+    halving: Halving = None,
     workers: Workers = None,
     name: Name = None,
     storage: Storage = DEFAULT_STORAGE,
@@ -147,18 +157,25 @@ def sweep(
 ) -> None:
     """Train and compare every combination of lists; the same command again continues.
 
+    With --search optuna, --lambda, --L, --memory-fraction and --learning-rate also take ranges, LOW..HIGH or
+    LOW..HIGH:log.
+
     Example: mcnn sweep --task door-expert-v1 --lambda 0.1,1,10 --memory-fraction 0.05,0.1 --seed 0,1 --steps 5000
     """
     given = _given(locals())
     from mcnn_ray.config import read_sweep_file
 
     script: SweepScript | None = context.obj
-    values = {**(script.keys if script else {}), **(read_sweep_file(file) if file is not None else {}), **given}
-    if script is not None:
-        if given and "name" not in given:
-            values.pop("name", None)  # another sweep than the script's own
+    given = {**(read_sweep_file(file) if file is not None else {}), **given}
+    keys = dict(script.keys) if script is not None else {}
+    if given:
+        keys.pop("name", None)  # another sweep than the script's own
+    if "task" in given:
+        keys.pop("dataset", None)
+    elif script is not None and script.prepare is not None and "dataset" not in given:
         with StageProgress() as progress:
             script.prepare(progress)
+    values = {**keys, **given}
     if "task" not in values:
         raise ConfigError("no task is given; name a YAML file, or pass --task (mcnn tasks lists them)")
     result = _sweep(values, "flags" if file is None else str(file), storage)
@@ -169,7 +186,10 @@ def sweep(
         check_filed(result)
         return
     print_result(result)
-    for what, path in (("table", result.folder / "results.csv"), ("figure", result.figure)):
+    files = {"table": result.folder / "results.csv", "figure": result.figure}
+    if result.selection is not None:
+        files["settings that were compared"] = result.folder / "selection.csv"
+    for what, path in files.items():
         output_console.print(f"{what}: {path}", highlight=False, soft_wrap=True)
     check_filed(result)
     output_console.print(f"compare the runs: mcnn ui --storage {storage}", highlight=False, soft_wrap=True)
@@ -222,7 +242,7 @@ def evaluate(
 
 def _given(flags: dict[str, Any]) -> dict[str, Any]:
     """Return the flags that were given under the keys of `SweepConfig`, with `a,b` as lists."""
-    single = ("steps", "batch_size", "episodes", "backbone", "dataset", "constant_columns", "name", "task")
+    single = ("search", "steps", "batch_size", "episodes", "backbone", "dataset", "constant_columns", "name", "task")
     values = {}
     for key, value in flags.items():
         if value is None or key in ("context", "storage", "as_json", "file"):
@@ -259,7 +279,8 @@ def print_result(result: SweepResult) -> None:
     counts = [count for count in result.studies.parts if count is not None]
     used = f"{' or '.join(map(str, counts))} of {data.episodes}" if counts else str(data.episodes)
     title = f"{result.studies.task.id}: {used} demonstrations ({data.source}, {data.steps:,} steps){trained}"
-    output_console.print(results_table(result.rows, title))
+    notes = result.selection.notes if result.selection is not None else []
+    output_console.print(results_table(result.rows, title, notes))
     for failure in result.failures:
         output_console.print(f"failed, and not in the table: {failure}", highlight=False, soft_wrap=True)
     _print_certificates(result)

@@ -14,6 +14,7 @@ from mcnn_ray.artifacts import content_hash
 from mcnn_ray.core.codebook import CODEBOOK_METHODS
 from mcnn_ray.errors import ConfigError, did_you_mean
 from mcnn_ray.member import Member, make_member
+from mcnn_ray.search_space import SEARCHED_KEYS, Range, numbers_or_range, values_of
 from mcnn_ray.tasks.catalogue import Task, find_task
 
 __all__ = ["SweepConfig", "read_sweep_file"]
@@ -29,13 +30,16 @@ def _as_list(value: Any) -> Any:
 _NOT_RESULTS = ("checkpoint_s", "evaluate_every", "curve_episodes", "workers", "stop_early")
 RESERVED_NAMES = ("mlflow.db", "artifacts", "cache", "memories", "videos")  # of the storage folder
 
-Floats = Annotated[tuple[float, ...], BeforeValidator(_as_list), Field(min_length=1)]
+_SELECTING = ("search", "trials", "trials_at_once", "halving")
+FloatsOrRange = Annotated[Annotated[tuple[float, ...], Field(min_length=1)] | Range, BeforeValidator(numbers_or_range)]
 Ints = Annotated[tuple[int, ...], BeforeValidator(_as_list), Field(min_length=1)]
 Strings = Annotated[tuple[str, ...], BeforeValidator(_as_list), Field(min_length=1)]
 
 
 class SweepConfig(BaseModel):
     """All members of one study: every combination of the lists, for each method the ones it uses.
+
+    `lambda`, `L`, `memory_fraction` and `learning_rate` may also be ranges, from which a search draws.
 
     Attributes:
         task: catalogue name, or `ENVIRONMENT@DATASET`.
@@ -62,7 +66,13 @@ class SweepConfig(BaseModel):
         min_episodes: refuse datasets with fewer episodes.
         checkpoint_s: seconds of training that a crash may cost at most, about.
         evaluate_every: training steps between rollouts of the members on their way, about; 0 for none.
-        curve_episodes: of each of these.
+        curve_episodes: of each of these, and of each comparison of a search or of halving.
+        search: `grid` takes every combination; `optuna` draws settings from ranges and lists and reports each method's
+            best one.
+        trials: settings that a search tries for each method [default: 32].
+        trials_at_once: of them, trained together before the next are drawn [default: 8].
+        halving: train all settings of a grid for a part of their steps, go on with the best one of so many, again and
+            again, and report the last one of each method.
         workers: of Ray Train; 1 trains the packs as Tune trials.
         name: of the sweep and its folder; by default the task and a hash of the configuration.
     """
@@ -73,15 +83,15 @@ class SweepConfig(BaseModel):
     dataset: str | None = Field(default=None, min_length=1)
     demonstrations: Annotated[tuple[int, ...], BeforeValidator(_as_list)] = ()
     method: Strings = ("mcnn+mlp", "bc", "1nn")
-    lambda_: Floats = Field(default=(0.1,), alias="lambda")
-    L: Floats = (1.0,)
-    memory_fraction: Floats = (0.1,)
+    lambda_: FloatsOrRange = Field(default=(0.1,), alias="lambda")
+    L: FloatsOrRange = (1.0,)
+    memory_fraction: FloatsOrRange = (0.1,)
     memories: Strings = ("neural-gas",)
     memory_seed: int = 0
     memory_action: Strings = ("expert",)
     seed: Ints = (0,)
     steps: int = 20_000
-    learning_rate: Floats = (3e-4,)
+    learning_rate: FloatsOrRange = (3e-4,)
     beta_schedule: Strings = ("paper",)
     batch_size: int = 256
     hidden: Ints = (256, 256)
@@ -94,6 +104,10 @@ class SweepConfig(BaseModel):
     checkpoint_s: float = Field(default=20.0, ge=0)
     evaluate_every: int = Field(default=0, ge=0)
     curve_episodes: int = Field(default=10, ge=1)
+    search: Literal["grid", "optuna"] = "grid"
+    trials: int | None = Field(default=None, ge=1)
+    trials_at_once: int | None = Field(default=None, ge=1)
+    halving: int | None = Field(default=None, ge=2)
     workers: int = Field(default=1, ge=1)
     name: str | None = None
 
@@ -125,6 +139,8 @@ class SweepConfig(BaseModel):
             )
         config.find_task()
         config.members()
+        if fault := config._selection_fault():
+            raise ConfigError(f"{source}: {fault}")
         return config
 
     def find_task(self) -> Task:
@@ -132,21 +148,21 @@ class SweepConfig(BaseModel):
         return find_task(self.task).with_dataset(self.dataset)
 
     def members(self) -> list[Member]:
-        """Return every distinct member, in the order of methods and then of the lists.
+        """Return every distinct member, in the order of methods and then of the lists; the ends stand for a range.
 
         Raises:
             ConfigError: a value cannot be used.
         """
         grid = itertools.product(
             self.demonstrations or (None,),
-            self.learning_rate,
+            values_of(self.learning_rate),
             self.beta_schedule,
             self.method,
             self.memories,
             self.memory_action,
-            self.memory_fraction,
-            self.L,
-            self.lambda_,
+            values_of(self.memory_fraction),
+            values_of(self.L),
+            values_of(self.lambda_),
             self.seed,
         )
         members = [
@@ -171,12 +187,62 @@ class SweepConfig(BaseModel):
         ]
         return list(dict.fromkeys(members))
 
+    def contests(self) -> list[SweepConfig]:
+        """Return the parts of the sweep whose settings a search or halving compares: a method on the same data each."""
+        parts = itertools.product(dict.fromkeys(self.method), dict.fromkeys(self.demonstrations or (None,)))
+        return [
+            self.model_copy(update={"method": (method,), "demonstrations": () if count is None else (count,)})
+            for method, count in parts
+        ]
+
+    def searched(self) -> dict[str, tuple[Any, ...] | Range]:
+        """Return the ranges and the lists of several values that the first method uses, by attribute."""
+        uses = self.members()[0].parameters()
+        found = {key: getattr(self, key) for key in SEARCHED_KEYS if key in uses}
+        return {key: value for key, value in found.items() if isinstance(value, Range) or len(set(value)) > 1}
+
+    def _selection_fault(self) -> str | None:
+        """Return what is wrong with the keys of searches and halving, or None."""
+        ranges = [key for key in SEARCHED_KEYS if isinstance(getattr(self, key), Range)]
+        searched = any(contest.searched() for contest in self.contests())
+        if self.search == "grid":
+            if ranges:
+                key = ranges[0].rstrip("_")
+                return f"{key} is a range, from which only a search draws; add search: optuna, or list values"
+            for key in ("trials", "trials_at_once"):
+                if getattr(self, key) is not None:
+                    return f"{key} is {getattr(self, key)}, but a grid has no trials; add search: optuna"
+        elif self.halving is not None:
+            return "search and halving are two ways to choose; give one of them"
+        elif not searched:
+            return (
+                f"search is {self.search}, but {', '.join(self.method)} with these values leaves nothing to search; "
+                "give a range of what a method uses, e.g. lambda: {low: 0.01, high: 100, log: true}"
+            )
+        if self.halving is not None and not searched:
+            return f"halving is {self.halving}, but no method has several settings; list values, e.g. of lambda"
+        return None
+
+    @property
+    def selects(self) -> bool:
+        """Whether only the best settings are reported, chosen on episodes of their own."""
+        return self.search != "grid" or self.halving is not None
+
+    @property
+    def selection_key(self) -> str | None:
+        """What a choice between settings depends on, as a hash; None where nothing is chosen."""
+        if not self.selects:
+            return None
+        free = {*_NOT_RESULTS, "name", "episodes", "trials"} - {"curve_episodes"}
+        return content_hash(self.model_dump(mode="json", exclude=free))[:12]
+
     @property
     def sweep_name(self) -> str:
         """The given name, or one made of the task and a hash of what is asked for."""
         if self.name is not None:
             return self.name
-        digest = content_hash(self.model_dump(mode="json", exclude=set(_NOT_RESULTS)))[:8]
+        free = set(_NOT_RESULTS) - {"curve_episodes"} if self.selects else {*_NOT_RESULTS, *_SELECTING}
+        digest = content_hash(self.model_dump(mode="json", exclude=free))[:8]
         return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', self.task)}-{digest}"
 
 
@@ -188,7 +254,8 @@ def _first_fault(error: ValidationError) -> str:
         return f"unknown key '{key}'; {did_you_mean(key, keys)}"
     if fault["type"] == "missing":
         return f"the key '{key}' is missing"
-    return f"{key} is {fault['input']!r}: {fault['msg'][0].lower()}{fault['msg'][1:]}"
+    told = fault["msg"].removeprefix("Value error, ")
+    return f"{key} is {fault['input']!r}: {told[0].lower()}{told[1:]}"
 
 
 def read_sweep_file(path: Path) -> dict[str, Any]:

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 _MEMBER_TAG = "mcnn.member"
 _RESULT_TAG = "mcnn.result"
 _FAILURE_TAG = "mcnn.failure"
+_UNREPORTED_TAG = "mcnn.unreported"
 _SWEEP_TAG = "mcnn.sweep"
 _PARENT_TAG = "mlflow.parentRunId"
 _NAME_TAG = "mlflow.runName"
@@ -98,8 +99,9 @@ class MemberResult:
         step: training step the metrics belong to.
         curves: (step, value) points by name, by rising step.
         episodes: its episode records as rows of a table.
-        policy: its policy directory.
-        records: its file of episode records and actions.
+        policy: its policy directory, where it was trained to its end.
+        records: its file of episode records and actions, where it was rolled out on the reporting seeds.
+        unreported: why it was not; its tag `mcnn.unreported`.
     """
 
     identity: str
@@ -108,9 +110,10 @@ class MemberResult:
     metrics: Mapping[str, float]
     step: int
     curves: Mapping[str, Sequence[tuple[int, float]]]
-    episodes: Sequence[Mapping[str, Any]]
-    policy: Path
-    records: Path
+    episodes: Sequence[Mapping[str, Any]] = ()
+    policy: Path | None = None
+    records: Path | None = None
+    unreported: str | None = None
 
 
 class Tracker:
@@ -230,9 +233,13 @@ class Tracker:
             self._log_parameters(run, result.parameters)
             changed = {name: value for name, value in result.metrics.items() if run.data.metrics.get(name) != value}
             self._log_metrics(run_id, result.curves, [(name, result.step, value) for name, value in changed.items()])
-            self._log_table(run_id, result.episodes, "episodes.json")
-            self._client.log_artifact(run_id, str(result.records))
-            self._client.log_artifacts(run_id, str(result.policy), "policy")
+            if result.records is not None:
+                self._log_table(run_id, result.episodes, "episodes.json")
+                self._client.log_artifact(run_id, str(result.records))
+            if result.policy is not None:
+                self._client.log_artifacts(run_id, str(result.policy), "policy")
+            if result.unreported is not None:
+                self._client.set_tag(run_id, _UNREPORTED_TAG, result.unreported)
             self._client.set_tag(run_id, _RESULT_TAG, digest)
             self._client.set_terminated(run_id, "FINISHED")
 

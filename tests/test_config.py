@@ -54,6 +54,22 @@ def test_defaults_are_the_paper_s():
         ({"seed": -1}, "seed is -1"),
         ({"episodes": 0}, "episodes is 0"),
         ({"constant_columns": "drop"}, "constant_columns is 'drop'"),
+        ({"lambda": "0.1..10"}, "lambda is a range, from which only a search draws; add search: optuna"),
+        ({"memory_fraction": "0.1..1", "halving": 2}, "memory_fraction is a range, from which only a search draws"),
+        ({"lambda": "10..0.1", "search": "optuna"}, "a range goes from a lower number to a higher one, not from 10 to"),
+        ({"lambda": "0..1:log", "search": "optuna"}, "a range with log starts above 0, not at 0"),
+        ({"lambda": "..", "search": "optuna"}, "a range is written LOW..HIGH or LOW..HIGH:log"),
+        ({"lambda": {"low": 1, "hihg": 2}, "search": "optuna"}, "high: Field required"),
+        ({"lambda": "-1..1", "search": "optuna"}, "lambda is -1.0"),
+        ({"memory_fraction": "0.1..2", "search": "optuna"}, "memory_fraction is 2.0"),
+        ({"search": "optuna"}, "search is optuna, but mcnn.mlp, bc, 1nn with these values leaves nothing to search"),
+        ({"search": "optuna", "method": "1nn", "lambda": "0..1"}, "1nn with these values leaves nothing to search"),
+        ({"search": "optuna", "lambda": "0..1", "trials": 0}, "trials is 0"),
+        ({"search": "optuna", "lambda": "0..1", "halving": 2}, "search and halving are two ways to choose"),
+        ({"search": "tpe", "lambda": "0..1"}, "search is 'tpe'"),
+        ({"trials": 10}, "trials is 10, but a grid has no trials"),
+        ({"halving": 1, "lambda": [1, 2]}, "halving is 1"),
+        ({"halving": 2}, "halving is 2, but no method has several settings"),
         ({"name": "../escape"}, "name '../escape' cannot name a folder"),
         ({"name": "a/b"}, "cannot name a folder"),
         ({"name": ".."}, "cannot name a folder"),
@@ -92,6 +108,25 @@ def test_sweep_name_follows_what_is_asked_for():
     assert parse(name="mine").sweep_name == "mine"
     own = SweepConfig.parse({"task": "Pendulum-v1@me/pendulum/x-v0"}, "flags")
     assert own.sweep_name.startswith("Pendulum-v1-me-pendulum-x-v0-")
+
+
+def test_range_is_written_as_keys_or_as_text():
+    spelled = [{"low": 0.01, "high": 100, "log": True}, "0.01..100:log", ["0.01..100:log"]]
+    (found,) = {parse(**{"lambda": text, "search": "optuna"}).lambda_ for text in spelled}
+    assert (found.low, found.high, found.log) == (0.01, 100.0, True)
+    assert found.rounded(0.0123456) == 0.0123
+
+
+def test_what_a_method_does_not_use_is_not_searched():
+    config = parse(**{"search": "optuna", "lambda": "0.1..10", "learning_rate": [1e-4, 1e-3], "memories": "random"})
+    searched = {contest.method[0]: list(contest.searched()) for contest in config.contests()}
+    assert searched == {"mcnn+mlp": ["lambda_", "learning_rate"], "bc": ["learning_rate"], "1nn": []}
+
+
+def test_seeds_for_choosing_name_a_sweep_only_where_something_is_chosen():
+    assert parse(curve_episodes=3).sweep_name == parse().sweep_name
+    chosen = {"lambda": [1, 2], "halving": 2}
+    assert parse(**chosen, curve_episodes=3).sweep_name != parse(**chosen).sweep_name
 
 
 @given(

@@ -19,16 +19,17 @@ _STOPPED = (
 )
 
 
-def results_table(rows: Sequence[Row], title: str) -> Table:
+def results_table(rows: Sequence[Row], title: str, notes: Sequence[str] = ()) -> Table:
     """Return a sweep's rows as a table with 95 % intervals.
 
     Args:
         rows: of a sweep.
         title: above the table.
+        notes: below it, on how its rows were chosen.
     """
     seeds = sorted({seed for row in rows for seed in row.seeds})
     first, last = min(row.episode_seeds[0] for row in rows), max(row.episode_seeds[1] for row in rows)
-    notes = [_STOPPED] if any(row.stopped_early for row in rows) else []
+    notes = [*notes, *([_STOPPED] if any(row.stopped_early for row in rows) else [])]
     if lost := sum(row.lost for row in rows):
         notes.append(f"{lost} episode{'s' if lost > 1 else ''} lost to processes that died or stalled, and not scored")
     table = Table(

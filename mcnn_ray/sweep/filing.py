@@ -104,6 +104,10 @@ class SweepFiling:
         if cleanup.is_alive():
             logger.warning("MLflow does not answer: runs stay marked as running until the same command is given again")
 
+    def follow(self, plan: SweepPlan) -> None:
+        """Go on with a plan that members have joined or left."""
+        self._plan = plan
+
     def finish(
         self, results: Sequence[MemberResult], rows: Sequence[Mapping[str, Any]], files: Sequence[Path]
     ) -> str | None:

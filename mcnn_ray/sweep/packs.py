@@ -31,10 +31,11 @@ def export_pack(
     device: str,
     progress: Callable[[int], None] | None = None,
     shard: Shard | None = None,
+    until: int | None = None,
 ) -> None:
     """Train a pack and write each member's policy directory and learning curve, or why it failed.
 
-    Where the sweep is asked to stop, only a checkpoint is written.
+    Members that the plan does not report leave the pack. Where the sweep is asked to stop, only a checkpoint is written.
 
     Args:
         plan: of the sweep.
@@ -45,6 +46,7 @@ def export_pack(
         device: to train on.
         progress: called with the steps taken.
         shard: this worker's part, when several train the same members; the first writes.
+        until: stop there with a checkpoint, and write snapshots to be evaluated instead of policies.
     """
     members, identities = list(pack.members.values()), list(pack.members)
     writes = shard is None or shard.rank == 0
@@ -63,18 +65,23 @@ def export_pack(
         checkpoint_s,
         Reports(progress=progress, stopping=plan.stopping, snapshot=snapshot, snapshot_steps=snapshot_steps),
         shard,
+        until,
+        {identity: reason for identity, reason in plan.unreported.items() if identity in pack.members},
     )
-    if not writes or not trained.finished:
+    if not writes or not (trained.finished or trained.pack.step == until):
         return
+    if until is not None:
+        snapshot(trained)
     for place, position in enumerate(trained.positions):
         identity = identities[position]
         if not plan.trained(identity):
             write_json(plan.curve(identity), curve_points(trained.curve_SP[:, position], members[position].steps))
-            save_policy(_policy(studies, trained, place), plan.policy(identity))
-    for identity, reason in trained.failures.items():
+            if until is None:
+                save_policy(_policy(studies, trained, place), plan.policy(identity))
+    for identity in trained.failures.keys() - plan.unreported.keys():
         loss_S = trained.curve_SP[:, identities.index(identity)]
         write_json(plan.curve(identity), curve_points(loss_S, pack.members[identity].steps))
-        write_json(plan.failure(identity), {"reason": reason})
+        write_json(plan.failure(identity), {"reason": trained.failures[identity]})
         shutil.rmtree(plan.policy(identity), ignore_errors=True)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mcnn_ray.artifacts import content_hash, read_json, verify_manifest, write_json
@@ -41,12 +41,14 @@ class SweepPlan:
         folder: of the sweep.
         members: identity to member, in the order of the configuration.
         packs: of the trained members.
+        unreported: identity to why a member has no row: it was stopped on its way, or another setting was chosen.
     """
 
     id: str
     folder: Path
     members: dict[str, Member]
     packs: list[PlannedPack]
+    unreported: dict[str, str] = field(default_factory=dict)
 
     def policy(self, identity: str) -> Path:
         """Return the policy directory of a member."""
@@ -86,12 +88,12 @@ class SweepPlan:
         return self.stop_request.exists()
 
     def open_packs(self) -> list[PlannedPack]:
-        """Return the packs with a member that has neither been trained nor failed."""
+        """Return the packs with a member that is still to be trained."""
         return [pack for pack in self.packs if not all(map(self.ended, pack.members))]
 
     def ended(self, identity: str) -> bool:
         """Tell whether a member needs no more training."""
-        return self.failure(identity).is_file() or self.trained(identity)
+        return identity in self.unreported or self.failure(identity).is_file() or self.trained(identity)
 
     def trained(self, identity: str) -> bool:
         """Tell whether a member's policy and curve are on disk, whole."""
@@ -109,36 +111,44 @@ class EarlierStart:
     Attributes:
         id: of the sweep's folder.
         packs: identities of the members of each pack, by the pack's id.
+        selection: key of the choice between its settings.
     """
 
     id: str
     packs: dict[str, list[str]]
+    selection: str | None
 
 
-def earlier_start(folder: Path, studies: Studies) -> EarlierStart:
+def earlier_start(folder: Path, studies: Studies, selection: str | None = None) -> EarlierStart:
     """Return what an earlier start of the same sweep left; a new id and no packs for a new one.
 
     Args:
         folder: of the sweep; need not exist.
         studies: what is to be learned from now.
+        selection: key of the choice between its settings; None where nothing is chosen.
 
     Raises:
-        ConfigError: the folder holds a sweep of another task or of other demonstrations.
+        ConfigError: the folder holds a sweep of another task, of other demonstrations or of another choice.
         ArtifactError: the folder's record is damaged.
     """
     record = folder / "sweep.json"
     if not record.exists():
-        return EarlierStart(id=uuid.uuid4().hex, packs={})
+        return EarlierStart(id=uuid.uuid4().hex, packs={}, selection=selection)
     earlier = read_json(record)
     if earlier.get("dataset") != studies.demonstrations.sha256 or earlier.get("task") != studies.task.id:
         raise ConfigError(
             f"{folder} holds a sweep of {earlier.get('task')} on other demonstrations (sha256 "
             f"{str(earlier.get('dataset'))[:12]}, now {studies.demonstrations.sha256[:12]}); choose another --name"
         )
+    if earlier.get("selection") != selection:
+        raise ConfigError(
+            f"{folder} holds a sweep that chooses otherwise between its settings, or between others; choose another "
+            "--name (only episodes and trials may change)"
+        )
     packs = earlier.get("packs")
     if not isinstance(packs, dict) or not all(isinstance(pack, list) for pack in packs.values()):
         raise ArtifactError(f"{record} does not list the sweep's packs; move {folder} away to start anew")
-    return EarlierStart(id=str(earlier.get("id")), packs=packs)
+    return EarlierStart(id=str(earlier.get("id")), packs=packs, selection=selection)
 
 
 def make_plan(
@@ -170,6 +180,7 @@ def make_plan(
             "task": studies.task.id,
             "dataset": studies.demonstrations.sha256,
             "source": studies.demonstrations.source,
+            "selection": earlier.selection,
             "packs": earlier.packs | packs,
         },
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from mcnn_ray.sweep.plan import PlannedPack
 
@@ -15,11 +15,20 @@ class PackProgress:
     Args:
         packs: that are being trained.
         tell: called with member-steps done and in all.
+        left_out: identities of members that have left their packs.
+        until: step at which the packs stop; None is their end.
     """
 
-    def __init__(self, packs: Sequence[PlannedPack], tell: Callable[[int, int], None]) -> None:
-        self._sizes = {pack.id: len(pack.members) for pack in packs}
-        self._total = sum(pack.member_steps for pack in packs)
+    def __init__(
+        self,
+        packs: Sequence[PlannedPack],
+        tell: Callable[[int, int], None],
+        left_out: Collection[str] = (),
+        until: int | None = None,
+    ) -> None:
+        going = {pack.id: [member for i, member in pack.members.items() if i not in left_out] for pack in packs}
+        self._sizes = {pack: len(members) for pack, members in going.items()}
+        self._total = sum(until or member.steps for members in going.values() for member in members)
         self._steps: dict[str, int] = {}
         self._tell = tell
 

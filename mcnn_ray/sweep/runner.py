@@ -5,32 +5,31 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from mcnn_ray.artifacts import locked, read_json, write_json, write_text
-from mcnn_ray.certified_states import ALL_DEMONSTRATED, held_out_states, rollout_isolation
-from mcnn_ray.certify import certificate_of
 from mcnn_ray.config import SweepConfig
-from mcnn_ray.core.certificate import Certificate, Isolation
+from mcnn_ray.core.certificate import Certificate
 from mcnn_ray.errors import McnnError
-from mcnn_ray.member import CodebookKey
 from mcnn_ray.policies.base import save_policy
-from mcnn_ray.policies.loading import load_policy
 from mcnn_ray.report.figures import save_score_figure
 from mcnn_ray.report.results import Row, rows_to_csv, summarise
-from mcnn_ray.rollout.episode import EpisodeRecord
-from mcnn_ray.sweep.capacity import Capacity, measure_capacity, split_by_memory
+from mcnn_ray.sweep.capacity import Capacity, measure_capacity
+from mcnn_ray.sweep.certifying import certify_settings
 from mcnn_ray.sweep.cluster import own_modules, ray_session
 from mcnn_ray.sweep.filing import SweepFiling, member_curves
+from mcnn_ray.sweep.halving import halve, rung_steps
 from mcnn_ray.sweep.interrupt import stop_in_order
-from mcnn_ray.sweep.learning_curves import SnapshotEvaluator
+from mcnn_ray.sweep.learning_curves import SnapshotEvaluator, read_evaluations, unreached
 from mcnn_ray.sweep.member_rollouts import MemberRollouts, roll_out_members
 from mcnn_ray.sweep.outlook import look_ahead
-from mcnn_ray.sweep.plan import SweepPlan, earlier_start, make_plan
+from mcnn_ray.sweep.plan import SweepPlan, earlier_start
 from mcnn_ray.sweep.progress import PackProgress
+from mcnn_ray.sweep.search import fixed_members, search
+from mcnn_ray.sweep.selection import Rounds, Selection
 from mcnn_ray.sweep.shared_storage import check_shared
 from mcnn_ray.sweep.study import Studies, open_studies
 from mcnn_ray.sweep.training import train_plan
@@ -40,8 +39,6 @@ from mcnn_ray.tracking import MemberResult, Tracker
 __all__ = ["SweepResult", "Watcher", "run_sweep"]
 
 logger = logging.getLogger(__name__)
-
-_CERTIFIED_STATES = 2000  # demonstrations, evenly spaced; `mcnn certify` checks all and more
 
 
 class Watcher(Protocol):
@@ -62,6 +59,7 @@ class SweepResult:
         figure: of scores against lambda, PNG.
         certificates: by setting, of those with a codebook.
         failures: which members have no result, and why.
+        selection: what a search or halving chose the rows from; None where every setting has its own.
         studies: what was learned from.
         run_id: MLflow's id of the parent run.
         unfiled: why results are not in MLflow, or None when they are.
@@ -73,6 +71,7 @@ class SweepResult:
     figure: Path
     certificates: dict[str, Certificate]
     failures: list[str]
+    selection: Selection | None
     studies: Studies
     run_id: str
     unfiled: str | None
@@ -97,39 +96,50 @@ def run_sweep(
     """
     tell: Watcher = watch or (lambda stage, done, total: None)
     say = say or (lambda text: None)
+    rung_steps(config)  # faults are told before anything is made
     studies = open_studies(config)
-    folder = storage / config.sweep_name
-    earlier = earlier_start(folder, studies)
-    members = config.members()
+    folder, codebooks = storage / config.sweep_name, storage / "cache" / "codebooks"
+    earlier_start(folder, studies, config.selection_key)
+    members = config.members() if config.search == "grid" else fixed_members(config)
     with locked(folder, wait=False), ray_session(own_modules(studies.task, config.backbone)):
         check_shared(storage)
         capacity = measure_capacity(config)
-        packs = split_by_memory(members, studies, capacity)
-        if config.workers > sum(member.trained for member in members):
-            packs = 1  # whose batches the workers share
-        plan = make_plan(folder.resolve(), members, studies, earlier, packs)  # workers run in folders of their own
+        rounds = Rounds(
+            config=config,
+            studies=studies,
+            folder=folder.resolve(),
+            codebooks=codebooks,
+            capacity=capacity,
+            train=lambda plan, until: _train(plan, studies, config, capacity, tell, until),
+            tell=tell,
+        )
+        plan = rounds.plan(members, members)
         say(str(look_ahead(plan, studies, config, capacity)))
         tracker = Tracker(storage, studies.task.id)  # a wrong address is told before anything is learned
-        studies.learn_codebooks(
-            members, storage / "cache" / "codebooks", lambda name, share: tell(f"memories {name}", share, 1.0)
-        )
+        studies.learn_codebooks(members, codebooks, lambda name, share: tell(f"memories {name}", share, 1.0))
         run_id = tracker.open_sweep(plan.id, config.sweep_name, _sweep_parameters(config, studies))
         with SweepFiling(tracker, run_id, plan, tell) as filing:
-            _train(plan, studies, config, capacity, tell)
+            plan, selection = _choose(plan, rounds)
+            filing.follow(plan)
+            rounds.train(plan, None)
             _write_untrained(plan, studies)
             failures = _failures(plan)
-            if len(failures) == len(plan.members):
+            trained = [i for i in plan.members if i not in failures and i not in plan.unreported]
+            if not trained:
                 raise McnnError(f"no member has a result; {next(iter(failures.values()))}")
-            trained = [identity for identity in plan.members if identity not in failures]
             rolled_out = roll_out_members(plan, trained, studies.task, config, tell, say)
             records = rolled_out.records
             rows = summarise({i: plan.members[i] for i in trained}, records, rolled_out.run, rolled_out.stopped)
             figure = save_score_figure(rows, studies.task.id, folder / "scores.png")
             write_text(folder / "results.csv", rows_to_csv(rows))
-            certificates = _certify(plan, studies, records, tell)
+            certificates = certify_settings(plan, studies, records, tell)
             write_json(folder / "certificates.json", {label: found.to_json() for label, found in certificates.items()})
             results = [_member_result(plan, identity, rolled_out) for identity in records]
+            results += [_unreported_result(plan, identity) for identity in plan.unreported]
             files = [figure, folder / "certificates.json"]
+            if selection is not None:
+                write_text(folder / "selection.csv", selection.to_csv())
+                files.append(folder / "selection.csv")
             unfiled = filing.finish(results, [row.record() for row in rows], files)
     return SweepResult(
         name=config.sweep_name,
@@ -138,6 +148,7 @@ def run_sweep(
         figure=figure,
         certificates=certificates,
         failures=list(failures.values()),
+        selection=selection,
         studies=studies,
         run_id=run_id,
         unfiled=unfiled,
@@ -154,9 +165,17 @@ def _sweep_parameters(config: SweepConfig, studies: Studies) -> dict[str, Any]:
     }
 
 
-def _train(plan: SweepPlan, studies: Studies, config: SweepConfig, capacity: Capacity, tell: Watcher) -> None:
-    """Train what is not trained yet, and roll the members out on their way if that is asked for."""
-    packs = plan.open_packs()
+def _choose(plan: SweepPlan, rounds: Rounds) -> tuple[SweepPlan, Selection | None]:
+    if rounds.config.search != "grid":
+        return search(plan, rounds.config, rounds)
+    return (plan, None) if rounds.config.halving is None else halve(plan, rounds.config, rounds)
+
+
+def _train(
+    plan: SweepPlan, studies: Studies, config: SweepConfig, capacity: Capacity, tell: Watcher, until: int | None
+) -> None:
+    """Train what is not trained yet, or not up to a step, and roll members out on their way if that is asked for."""
+    packs = plan.open_packs() if until is None else unreached(plan, until)
     with contextlib.ExitStack() as stack:
         if config.evaluate_every:
             stack.enter_context(
@@ -171,7 +190,9 @@ def _train(plan: SweepPlan, studies: Studies, config: SweepConfig, capacity: Cap
             )
         if not packs:
             return
-        progress = PackProgress(packs, lambda done, total: tell("training, member-steps", done, total))
+        progress = PackProgress(
+            packs, lambda done, total: tell("training, member-steps", done, total), plan.unreported, until
+        )
         if config.workers > 1:
             train = functools.partial(train_with_workers, workers=config.workers)
         else:
@@ -183,6 +204,7 @@ def _train(plan: SweepPlan, studies: Studies, config: SweepConfig, capacity: Cap
                 studies,
                 checkpoint_s=config.checkpoint_s,
                 snapshot_steps=config.evaluate_every,
+                until=until,
                 progress=progress,
             )
 
@@ -219,36 +241,17 @@ def _member_result(plan: SweepPlan, identity: str, rolled_out: MemberRollouts) -
     )
 
 
-def _certify(
-    plan: SweepPlan, studies: Studies, records: Mapping[str, Sequence[EpisodeRecord]], tell: Watcher
-) -> dict[str, Certificate]:
-    """Certify each setting with a codebook.
-
-    Actions are checked at its memories and over a sample of the demonstrations, and of those held out where members
-    learn from a part. How far the states lie from the memories is also told over all demonstrations and all rollouts.
-    """
-    settings: dict[tuple[str, CodebookKey], list[str]] = {}
-    for identity in records:
-        member = plan.members[identity]
-        if member.codebook_key is not None:
-            settings.setdefault((member.setting_label, member.codebook_key), []).append(identity)
-    certificates = {}
-    for done, ((label, codebook_key), identities) in enumerate(settings.items()):
-        policies = [load_policy(plan.policy(identity), plan.members[identity].backbone) for identity in identities]
-        member = plan.members[identities[0]]
-        learned = studies.of(member).demonstrations
-        demonstrated = Isolation(
-            name=ALL_DEMONSTRATED,
-            episodes=learned.episodes,
-            states=learned.steps,
-            most_isolated_distance=studies.of(member).codebooks[codebook_key].most_isolated_distance,
-        )
-        certificates[label] = certificate_of(
-            policies,
-            learned.observations_ND,
-            held_out_ND=held_out_states(studies.demonstrations, learned) if member.demonstrations is not None else None,
-            sample=_CERTIFIED_STATES,
-            isolation=[demonstrated, *rollout_isolation([r for identity in identities for r in records[identity]])],
-        )
-        tell("certificates", done + 1, len(settings))
-    return certificates
+def _unreported_result(plan: SweepPlan, identity: str) -> MemberResult:
+    """Return what is filed of a member that was stopped or not chosen: what it was judged by."""
+    member, last = plan.members[identity], read_evaluations(plan.evaluations(identity))[-1]
+    step = int(last["step"])
+    return MemberResult(
+        identity=identity,
+        label=member.label,
+        parameters=member.parameters() | ({"stopped_at_step": step} if step < member.steps else {}),
+        metrics={f"selection/{name}": value for name, value in last.items() if name not in ("step", "n")},
+        step=step,
+        curves=member_curves(plan, identity),
+        policy=plan.policy(identity) if plan.trained(identity) else None,
+        unreported=plan.unreported[identity],
+    )

@@ -75,7 +75,7 @@ class Study:
     def learn_codebooks(
         self, members: list[Member], cache: Path, progress: Callable[[str, float], None] | None = None
     ) -> None:
-        """Learn, or read from the cache, each codebook that the members need.
+        """Have the codebooks that the members need, and no others: learned now, read from the cache, or here already.
 
         Args:
             members: whose codebooks are needed.
@@ -85,12 +85,10 @@ class Study:
         Raises:
             ConfigError: a fraction asks for more memories than there are distinct observations.
         """
-        for key in sorted({member.codebook_key for member in members if member.codebook_key is not None}):
+        keys = sorted({member.codebook_key for member in members if member.codebook_key is not None})
+        self.codebooks = {key: self.codebooks[key] for key in keys if key in self.codebooks}
+        for key in keys:
             method, fraction, seed = key
-            try:
-                memory_count(self.demonstrations.steps, fraction)
-            except ValueError as error:
-                raise ConfigError(f"{self.demonstrations.source}: {error}") from error
             name = f"{method} {100 * fraction:g}%"
 
             def report(share: float, name: str = name) -> None:
@@ -106,6 +104,8 @@ class Study:
                     "format": _CODEBOOK_FORMAT,
                 }
             )
+            if key in self.codebooks:
+                continue
             with locked(entry):  # whoever comes second finds the codebook learned
                 book = _read_codebook(entry)
                 if book is None:
@@ -236,7 +236,7 @@ def make_study(config: SweepConfig, task: Task, demonstrations: Demonstrations) 
 
     Raises:
         DatasetError: they are not fit for the task.
-        ConfigError: there are fewer steps than a batch has.
+        ConfigError: there are fewer steps than a batch has, or so few that a fraction gives no memory.
     """
     demonstrations, action_space = check_demonstrations(
         demonstrations,
@@ -250,6 +250,11 @@ def make_study(config: SweepConfig, task: Task, demonstrations: Demonstrations) 
             f"the batch size {config.batch_size} is larger than the {demonstrations.steps} demonstration steps of "
             f"{demonstrations.source}; use at most {demonstrations.steps}"
         )
+    for fraction in {member.memory_fraction for member in config.members()} - {None}:
+        try:
+            memory_count(demonstrations.steps, fraction or 0.0)
+        except ValueError as error:
+            raise ConfigError(f"{demonstrations.source}: {error}") from error
     standardiser = Standardiser.fit(demonstrations.observations_ND)
     return Study(
         task=task,

@@ -34,6 +34,7 @@ def train_plan(
     *,
     checkpoint_s: float,
     snapshot_steps: int = 0,
+    until: int | None = None,
     at_once: int,
     progress: PackProgress,
 ) -> None:
@@ -45,6 +46,7 @@ def train_plan(
         studies: what the members learn from, with their codebooks.
         checkpoint_s: seconds between the checkpoints of a pack.
         snapshot_steps: between policies written on the way; 0 for none.
+        until: step at which to stop for a comparison; None is the end.
         at_once: trials that run at the same time.
         progress: told of the packs' steps.
 
@@ -54,7 +56,7 @@ def train_plan(
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # our progress bar instead of Tune's
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"  # Ctrl-C ends the sweep, not just Tune's part of it
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # what it tells of a death is told by us, in a sentence
-    options = {"checkpoint_s": checkpoint_s, "snapshot_steps": snapshot_steps}
+    options = {"checkpoint_s": checkpoint_s, "snapshot_steps": snapshot_steps, "until": until}
     trainable = tune.with_parameters(_trial, plan=plan, studies=studies, options=options)
     starts, left, reached = 0, list(packs), _reached(plan, packs)
     while (death := _run_trials(trainable, plan, left, at_once, progress)) is not None:

@@ -57,6 +57,7 @@ def train_with_workers(
     workers: int,
     checkpoint_s: float,
     snapshot_steps: int = 0,
+    until: int | None = None,
     progress: PackProgress,
 ) -> None:
     """Train packs on a group of Ray Train workers. Ray must be running.
@@ -68,6 +69,7 @@ def train_with_workers(
         workers: at most; one GPU each where the cluster has GPUs, else one CPU.
         checkpoint_s: seconds between the checkpoints of a pack.
         snapshot_steps: between policies written on the way; 0 for none.
+        until: step at which to stop for a comparison; None is the end.
         progress: told of the packs' steps.
 
     Raises:
@@ -82,7 +84,7 @@ def train_with_workers(
         _work,
         train_loop_config={
             "inputs": ray.put((plan, studies)),
-            "options": {"checkpoint_s": checkpoint_s, "snapshot_steps": snapshot_steps},
+            "options": {"checkpoint_s": checkpoint_s, "snapshot_steps": snapshot_steps, "until": until},
             "steps": steps,
             "packs": list(packs),
         },

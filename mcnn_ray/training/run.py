@@ -31,7 +31,7 @@ class TrainedPack:
         positions: where these stand among all members that it began with; empty when all have failed.
         losses: (P,) float32 rows, one per `curve_interval`: the mean training loss of each member, in the last row over
             what has been trained of it; NaN after a member failed.
-        failures: why members stopped, by identity.
+        failures: why members left the pack, by identity.
     """
 
     pack: Pack
@@ -80,6 +80,8 @@ def train_pack(
     checkpoint_s: float,
     reports: Reports | None = None,
     shard: Shard | None = None,
+    until: int | None = None,
+    left_out: Mapping[str, str] | None = None,
 ) -> TrainedPack:
     """Train members to their number of steps, saving checkpoints on the way; start from the newest one there is.
 
@@ -94,18 +96,21 @@ def train_pack(
             every `CHUNK_STEPS`. One is always written at the end.
         reports: who is told of progress.
         shard: this worker's part, when several train the same members; the first of them writes the checkpoints.
+        until: stop there with a checkpoint instead of at the end; a multiple of `curve_interval`.
+        left_out: identity to why a member leaves the pack before it goes on.
 
     Raises:
         ArtifactError: a checkpoint cannot be written.
     """
     steps, interval, reports = members[0].steps, curve_interval(members[0].steps), reports or Reports()
     trained = _start(members, identities, data, checkpoints, shard)
-    pack = trained.pack
+    _leave_out(trained, identities, left_out or {})
+    pack, end = trained.pack, steps if until is None else min(until, steps)
     next_snapshot = (pack.step // reports.snapshot_steps + 1) * reports.snapshot_steps if reports.snapshot_steps else 0
     with CheckpointWriter(checkpoints, identities) as writer:
         saved = time.monotonic()
         stop = False
-        while not (trained.finished or stop):
+        while not (trained.finished or pack.step >= end or stop):
             _train_chunk(trained, len(members), interval)
             _drop_failed(trained, identities)
             stop = reports.stopping is not None and _any_worker(reports.stopping(), pack, shard)
@@ -115,7 +120,7 @@ def train_pack(
                 next_snapshot += reports.snapshot_steps
                 reports.snapshot(trained)
             pause = max(checkpoint_s, _PAUSE * writer.cost_s) if checkpoint_s else 0.0
-            due = stop or pack.step == steps or time.monotonic() - saved > pause
+            due = stop or pack.step == end or time.monotonic() - saved > pause
             if due and trained.positions and (shard is None or shard.rank == 0):
                 writer.save(pack, trained.curve_SP, trained.failures)
                 saved = time.monotonic()
@@ -170,15 +175,22 @@ def _start(
 def _drop_failed(trained: TrainedPack, identities: Sequence[str]) -> None:
     """Take members out whose mean loss over the last interval is not finite."""
     loss_P = trained.losses[-1]
-    stay = [place for place, position in enumerate(trained.positions) if np.isfinite(loss_P[position])]
+    failed = {
+        identities[position]: f"the loss was no longer finite by step {trained.pack.step}; "
+        f"lower the learning rate ({trained.pack.members[place].learning_rate:g})"
+        for place, position in enumerate(trained.positions)
+        if not np.isfinite(loss_P[position])
+    }
+    _leave_out(trained, identities, failed)
+
+
+def _leave_out(trained: TrainedPack, identities: Sequence[str], reasons: Mapping[str, str]) -> None:
+    """Take members out, those of them that are still in the pack, and keep the reasons."""
+    stay = [place for place, position in enumerate(trained.positions) if identities[position] not in reasons]
     if len(stay) == len(trained.positions):
         return
-    for place, position in enumerate(trained.positions):
-        if place not in stay:
-            rate = trained.pack.members[place].learning_rate
-            trained.failures[identities[position]] = (
-                f"the loss was no longer finite by step {trained.pack.step}; lower the learning rate ({rate:g})"
-            )
+    left = [identities[position] for position in trained.positions if identities[position] in reasons]
+    trained.failures |= {identity: reasons[identity] for identity in left}
     trained.positions = [trained.positions[place] for place in stay]
     if stay:
         trained.pack.keep(stay)
