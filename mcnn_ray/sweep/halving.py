@@ -6,6 +6,7 @@ together, so that a setting is compared with all others, whatever their packs.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -94,9 +95,10 @@ class _Contest:
         ranked = sorted(found, key=lambda pair: float("-inf") if pair[1] is None else pair[1], reverse=True)
         stay = max(1, len(ranked) // (self._config.halving or 2))
         self._step, self._going = step, ranked[:stay]
+        stopped = [Candidate(setting=s, step=step, mean_return=mean, outcome="stopped") for s, mean in ranked[stay:]]
+        self._stopped = [*stopped, *self._stopped]
         reasons: dict[str, str] = {}
-        for place, (setting, mean) in enumerate(ranked[stay:], stay + 1):
-            self._stopped.append(Candidate(setting=setting, step=step, mean_return=mean, outcome="stopped"))
+        for place, (setting, _) in enumerate(ranked[stay:], stay + 1):
             reasons |= dict.fromkeys(
                 self._identities[setting],
                 f"stopped after {step} of {self._config.steps} steps: place {place} of {len(ranked)} by "
@@ -105,20 +107,18 @@ class _Contest:
         return reasons
 
     def candidates(self) -> list[Candidate]:
-        """Return all settings, the last one first, if there was anything to compare."""
+        """Return all settings, the best first, if there was anything to compare."""
         if not self.rungs:
             return []
         chosen = [Candidate(setting=s, step=self._step, mean_return=mean, outcome="chosen") for s, mean in self._going]
-        return [*chosen, *reversed(self._stopped)]
+        return [*chosen, *self._stopped]
 
     def notes(self) -> Sequence[str]:
         """Say how its row was chosen."""
         if not self.rungs:
             return []
-        counts: dict[int, int] = {}
-        for candidate in self._stopped:
-            counts[candidate.step] = counts.get(candidate.step, 0) + 1
-        stops = ", ".join(f"{count} stopped after {step:,}" for step, count in counts.items())
+        counts = Counter(candidate.step for candidate in self._stopped)
+        stops = ", ".join(f"{counts[step]} stopped after {step:,}" for step in sorted(counts))
         return [
             f"{self._going[0][0].method_label}: the last of {len(self._identities)} settings ({stops} of "
             f"{self._config.steps:,} steps) by {criterion(self._config)}"
