@@ -20,12 +20,12 @@ SWEEPS = Path(__file__).parents[2] / "sweeps"
 SMALL = {"task": "pen-expert-v1", "steps": 100, "hidden": 8, "batch_size": 32, "seed": 0, "episodes": 1}
 
 
-def run_script(name, storage, monkeypatch, **changes):
+def run_script(script, storage, monkeypatch, **changes):
     flags = {**SMALL, **changes, "storage": storage}
     arguments = [str(part) for key, value in flags.items() for part in (f"--{key.replace('_', '-')}", value)]
-    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    monkeypatch.setattr(sys, "argv", [script, *arguments])
     with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(SWEEPS / name), run_name="__main__")
+        runpy.run_path(str(SWEEPS / script), run_name="__main__")
     assert not ended.value.code
     return storage / changes["name"]
 
