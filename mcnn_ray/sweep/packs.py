@@ -35,7 +35,8 @@ def export_pack(
 ) -> None:
     """Train a pack and write each member's policy directory and learning curve, or why it failed.
 
-    Members that the plan does not report leave the pack. Where the sweep is asked to stop, only a checkpoint is written.
+    Members that the plan does not report leave the pack. Where the sweep is asked to stop, only a checkpoint is
+    written.
 
     Args:
         plan: of the sweep.
