@@ -6,7 +6,9 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,10 +22,12 @@ from mcnn_ray.errors import ArtifactError
 
 __all__ = [
     "MANIFEST",
+    "check_fits_memory",
     "content_hash",
     "locked",
     "read_json",
     "read_tensors",
+    "remove_leftovers",
     "replace_directory",
     "verify_manifest",
     "write_bytes",
@@ -33,6 +37,8 @@ __all__ = [
 ]
 
 MANIFEST = "manifest.json"
+_LEFTOVER = re.compile(r"\.(?P<target>.+)\.[0-9a-f]{8}\.(?P<kind>tmp|old)")  # names that this module gives
+_DAY_S = 86_400.0
 
 
 def content_hash(value: Any) -> str:
@@ -120,6 +126,41 @@ def replace_directory(temporary: Path, target: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
+def remove_leftovers(folder: Path, older_than_s: float = _DAY_S) -> None:
+    """Remove what writers left that were killed before they could rename or tidy up.
+
+    What was moved aside and never replaced is the only copy, and stays.
+
+    Args:
+        folder: searched with all folders in it; need not exist.
+        older_than_s: since the last change; 0 where nobody else can be writing.
+    """
+    for path in list(folder.rglob(".*")):
+        found = _LEFTOVER.fullmatch(path.name)
+        if found is None or (found["kind"] == "old" and not path.with_name(found["target"]).exists()):
+            continue
+        try:
+            if time.time() - path.lstat().st_mtime < older_than_s:
+                continue
+        except FileNotFoundError:
+            continue  # its writer lives
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def check_fits_memory(size_bytes: int) -> None:
+    """Refuse what memory cannot hold before it is read: a small file can stand for a large array.
+
+    Raises:
+        ValueError: it is more than this machine has free.
+    """
+    found = re.search(r"^MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    if found is not None and size_bytes > (free_bytes := int(found[1]) * 1024):
+        raise ValueError(f"it takes {size_bytes / 2**30:,.1f} GiB of memory, and {free_bytes / 2**30:,.1f} GiB are free")
+
+
 def verify_manifest(directory: Path) -> None:
     """Check that a directory made by `write_directory` is as it was written.
 
@@ -134,6 +175,8 @@ def verify_manifest(directory: Path) -> None:
         raise ArtifactError(f"{directory / MANIFEST} has no list of sha256 sums; it was not written by mcnn")
     for name, expected in recorded.items():
         path = directory / name
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise ArtifactError(f"the manifest of {directory} lists {name}, which lies outside; make it again")
         if not path.is_file():
             raise ArtifactError(f"{directory} lacks {name}, which its manifest lists; make it again")
         if _file_hash(path) != expected:
@@ -150,7 +193,7 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text())
     except FileNotFoundError:
         raise ArtifactError(f"{path} does not exist") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # numbers of thousands of digits, thousands of brackets
         raise ArtifactError(f"{path} is not a readable JSON file: {error}") from error
     if not isinstance(value, dict):
         raise ArtifactError(f"{path} holds a {type(value).__name__}, expected a JSON object")
@@ -164,10 +207,11 @@ def read_tensors(path: Path) -> dict[str, Any]:
         ArtifactError: the file is missing, cut short or not safetensors.
     """
     try:
+        check_fits_memory(path.stat().st_size)
         return dict(load_file(path))
     except FileNotFoundError:
         raise ArtifactError(f"{path} does not exist") from None
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise ArtifactError(f"{path} is not a whole safetensors file: {error}") from error
 
 

@@ -57,7 +57,9 @@ class Demonstrations:
                 )
             self._check_finite(name, array)
         lengths = np.diff(self.offsets)
-        if self.offsets[0] != 0 or self.offsets[-1] != steps or (lengths <= 0).any():
+        # Offsets that overflowed can have rising differences all the same.
+        inside = (self.offsets >= 0).all() and (self.offsets <= steps).all()
+        if self.offsets[0] != 0 or self.offsets[-1] != steps or (lengths <= 0).any() or not inside:
             raise DatasetError(
                 f"{self.source}: episode lengths {lengths.tolist()[:5]}... do not add up to {steps} steps; "
                 "each must be at least 1"

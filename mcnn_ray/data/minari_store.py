@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import h5py
 import minari
 import numpy as np
 import numpy.typing as npt
@@ -22,19 +23,31 @@ from minari.dataset.minari_dataset import parse_dataset_id
 from minari.namespace import create_namespace, list_local_namespaces
 from minari.storage import get_dataset_path
 
-from mcnn_ray.artifacts import replace_directory
+from mcnn_ray.artifacts import check_fits_memory, read_json, replace_directory
 from mcnn_ray.data.demonstrations import Demonstrations
-from mcnn_ray.errors import ConfigError, DatasetError
+from mcnn_ray.data.hdf5 import check_whole_file
+from mcnn_ray.errors import ArtifactError, ConfigError, DatasetError
 from mcnn_ray.tasks.catalogue import Task
 
 __all__ = ["check_free", "dataset_exists", "read_minari", "task_demonstrations", "write_minari"]
 
 _PROVENANCE_KEY = "mcnn_provenance"
+_FAULTS = (OSError, ValueError, TypeError, AttributeError, AssertionError, EOFError, LookupError, NotImplementedError)
+_FAULTS = (*_FAULTS, ArtifactError, MemoryError, OverflowError, RecursionError)
 
 
 def dataset_exists(dataset_id: str) -> bool:
     """Tell whether the local store has a dataset under this id."""
-    return bool((get_dataset_path(dataset_id) / "data").is_dir())
+    return _inside_store(dataset_id) and bool((get_dataset_path(dataset_id) / "data").is_dir())
+
+
+def _inside_store(dataset_id: str) -> bool:
+    return not any(part in ("", ".", "..") for part in dataset_id.split("/"))
+
+
+def _check_inside_store(dataset_id: str) -> None:
+    if not _inside_store(dataset_id):
+        raise ConfigError(f"'{dataset_id}' would leave Minari's store; write a dataset id as me/door/expert-v0")
 
 
 def task_demonstrations(task: Task) -> Demonstrations:
@@ -42,8 +55,10 @@ def task_demonstrations(task: Task) -> Demonstrations:
 
     Raises:
         DatasetError: none is here (the message says how to get one), or the one found cannot be used.
+        ConfigError: an id would leave Minari's store.
     """
     for dataset_id in task.datasets:
+        _check_inside_store(dataset_id)
         if dataset_exists(dataset_id):
             return read_minari(dataset_id)
     raise DatasetError(f"no demonstrations for {task.id} on this machine; {_how_to_get(task)}")
@@ -65,18 +80,21 @@ def read_minari(dataset_id: str) -> Demonstrations:
         dataset_id: e.g. `D4RL/door/human-v2`. Nested observation spaces are flattened as Gymnasium flattens them.
 
     Raises:
-        DatasetError: not here, damaged, or without Box actions.
+        DatasetError: not here, damaged, without Box actions, or with what leads out of it.
+        ConfigError: the id would leave Minari's store.
     """
+    _check_inside_store(dataset_id)
     if not dataset_exists(dataset_id):
         raise DatasetError(
             f"Minari dataset '{dataset_id}' is not on this machine; get it with: minari download {dataset_id}"
         )
     try:
+        _check_contents(get_dataset_path(dataset_id) / "data")
         dataset = minari.load_dataset(dataset_id)
         observation_space, action_space = dataset.observation_space, dataset.action_space
         episodes = list(dataset.iterate_episodes())
         provenance = dict(dataset.storage.metadata.get(_PROVENANCE_KEY, {}))
-    except (OSError, KeyError, ValueError, TypeError, AttributeError, AssertionError, EOFError) as error:
+    except _FAULTS as error:
         raise DatasetError(
             f"Minari dataset '{dataset_id}' in {get_dataset_path(dataset_id)} is damaged ({error!r}); "
             "delete that folder and get it again"
@@ -101,6 +119,23 @@ def read_minari(dataset_id: str) -> Demonstrations:
         source=dataset_id,
         provenance=provenance,
     )
+
+
+def _check_contents(data: Path) -> None:
+    """Refuse what would have Minari run code, read other files, or fill the memory.
+
+    Raises:
+        ArtifactError: its description is damaged.
+        ValueError: it is refused.
+    """
+    description = read_json(data / "metadata.json")
+    if not all(isinstance(description.get(name), str) for name in ("observation_space", "action_space")):
+        # Minari would make the environment that it names, by importing and calling whatever stands there.
+        raise ValueError("its metadata does not describe its observation and action spaces")
+    main = data / "main_data.hdf5"
+    if main.exists():
+        with h5py.File(main, "r") as file:
+            check_fits_memory(2 * check_whole_file(file))  # episodes, and the arrays that they are joined to
 
 
 def _flatten(space: gym.Space[Any], value: Any, dataset_id: str) -> npt.NDArray[np.float32]:
@@ -181,8 +216,7 @@ def check_free(dataset_id: str, overwrite: bool) -> None:
         parse_dataset_id(dataset_id)
     except ValueError as error:
         raise ConfigError(f"'{dataset_id}' is not a Minari dataset id; write it as me/door/expert-v0") from error
-    if any(part in ("", ".", "..") for part in dataset_id.split("/")):
-        raise ConfigError(f"'{dataset_id}' would leave Minari's store; write a dataset id as me/door/expert-v0")
+    _check_inside_store(dataset_id)
     target = get_dataset_path(dataset_id)
     if target.exists() and not overwrite:
         raise ConfigError(f"Minari dataset '{dataset_id}' exists already in {target}; name another or pass --overwrite")

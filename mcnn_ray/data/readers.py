@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -12,7 +14,9 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
+from mcnn_ray.artifacts import check_fits_memory
 from mcnn_ray.data.demonstrations import Demonstrations
+from mcnn_ray.data.hdf5 import own_dataset
 from mcnn_ray.errors import ConfigError, DatasetError
 
 __all__ = ["read_file"]
@@ -44,20 +48,19 @@ def read_file(path: Path, horizon: int | None = None) -> Demonstrations:
         raise DatasetError(f"{path} does not exist or is not a file")
     try:
         arrays = readers[path.suffix](path)
-    except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        # numpy refuses object arrays (pickles) with a ValueError, since allow_pickle is off.
+    except _FAULTS as error:
         raise DatasetError(
-            f"{path} cannot be read as {path.suffix[1:]}: {error}; get it again, it may be cut short"
+            f"{path} cannot be read as {path.suffix[1:]}: {error}; get it again, from where you trust"
         ) from error
     for name in ("observations", "actions"):
         if name not in arrays:
             raise DatasetError(f"{path} has no array '{name}' (found: {', '.join(sorted(arrays)) or 'none'})")
-    actions_NA = _as_float32(arrays["actions"], "actions", path)
+    actions_NA = _as_float32(arrays["actions"])
     rewards = arrays.get("rewards", np.zeros(len(actions_NA), dtype=np.float32))
     return Demonstrations(
-        observations_ND=_as_float32(arrays["observations"], "observations", path),
+        observations_ND=_as_float32(arrays["observations"]),
         actions_NA=actions_NA,
-        rewards_N=_as_float32(rewards, "rewards", path).reshape(-1),
+        rewards_N=_as_float32(rewards).reshape(-1),
         offsets=_offsets(arrays, len(actions_NA), horizon, path),
         source=path.name,
         provenance={"file": path.name},
@@ -65,29 +68,56 @@ def read_file(path: Path, horizon: int | None = None) -> Demonstrations:
 
 
 _NAMES = ("observations", "actions", "rewards", "episode_lengths", "terminals", "timeouts")
+# RuntimeError and NotImplementedError: zip members that are encrypted or packed in other ways. SyntaxError: npy headers.
+_FAULTS = (OSError, ValueError, TypeError, KeyError, EOFError, RuntimeError, SyntaxError, MemoryError, OverflowError)
+_FAULTS = (*_FAULTS, zipfile.BadZipFile, zlib.error, struct.error)
 
 
 def _read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
-    with np.load(path, allow_pickle=False) as file:
-        if not isinstance(file, Mapping):
-            raise ValueError("it holds a single array, not named ones")
-        return {name: np.asarray(file[name]) for name in _NAMES if name in file}
+    with zipfile.ZipFile(path) as file:
+        names = [name for name in _NAMES if f"{name}.npy" in file.namelist()]
+        check_fits_memory(sum(_declared_bytes(file, name) for name in names))
+        return {name: _read_npy(file, name) for name in names}
+
+
+def _read_npy(file: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
+    with file.open(f"{name}.npy") as member:
+        array: npt.NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
+        return array
+
+
+def _declared_bytes(file: zipfile.ZipFile, name: str) -> int:
+    """Return what an array takes, read and as float32, from its header alone."""
+    with file.open(f"{name}.npy") as member:
+        version = np.lib.format.read_magic(member)  # type: ignore[no-untyped-call]
+        readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        if version not in readers:
+            raise ValueError(f"'{name}' has the npy format {version}, known: 1.0 and 2.0")
+        shape, _, dtype = readers[version](member)  # type: ignore[no-untyped-call]
+    _check_numeric(name, dtype)
+    size = math.prod(shape)
+    if size * dtype.itemsize > file.getinfo(f"{name}.npy").file_size:
+        raise ValueError(f"'{name}' has the shape {shape}, more than is in the file")
+    return int(size * (dtype.itemsize + 4))
 
 
 def _read_hdf5(path: Path) -> dict[str, npt.NDArray[Any]]:
     with h5py.File(path, "r") as file:
-        return {name: np.asarray(file[name][()]) for name in _NAMES if name in file}
+        found = {name: own_dataset(file, name) for name in _NAMES if name in file.keys()}
+        for name, dataset in found.items():
+            _check_numeric(name, dataset.dtype)
+        check_fits_memory(sum((dataset.size or 0) * (dataset.dtype.itemsize + 4) for dataset in found.values()))
+        return {name: np.asarray(dataset[()]) for name, dataset in found.items()}
 
 
-def _as_float32(array: npt.NDArray[Any], name: str, path: Path) -> npt.NDArray[np.float32]:
+def _check_numeric(name: str, dtype: np.dtype[Any]) -> None:
+    if dtype.kind not in "fiub":  # objects above all: numpy's are pickles, HDF5's may point anywhere
+        raise ValueError(f"'{name}' holds {dtype}, expected numbers")
+
+
+def _as_float32(array: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, which is refused with its place
-        return np.ascontiguousarray(_numbers(array, name, path), dtype=np.float32)
-
-
-def _numbers(array: npt.NDArray[Any], name: str, path: Path) -> npt.NDArray[Any]:
-    if array.dtype.kind not in "fiub":
-        raise DatasetError(f"{path}: '{name}' holds {array.dtype}, expected numbers")
-    return array
+        return np.ascontiguousarray(array, dtype=np.float32)
 
 
 def _offsets(
@@ -95,7 +125,7 @@ def _offsets(
 ) -> npt.NDArray[np.int64]:
     """Return episode offsets from whatever the file tells about ends."""
     if "episode_lengths" in arrays:
-        given = _numbers(arrays["episode_lengths"], "episode_lengths", path).reshape(-1)
+        given = arrays["episode_lengths"].reshape(-1)
         lengths = np.where(np.isfinite(given), given, -1).astype(np.int64)
         return np.concatenate([[0], np.cumsum(lengths)])
     if "timeouts" in arrays:
@@ -104,7 +134,7 @@ def _offsets(
             if name in arrays:
                 if arrays[name].size != steps:
                     raise DatasetError(f"{path}: '{name}' has {arrays[name].size} entries for {steps} steps")
-                ends |= _numbers(arrays[name], name, path).reshape(-1).astype(bool)
+                ends |= arrays[name].reshape(-1).astype(bool)
         stops = np.flatnonzero(ends) + 1
     elif horizon is not None:
         stops = np.arange(horizon, steps + 1, horizon)
