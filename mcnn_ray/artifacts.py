@@ -158,7 +158,8 @@ def check_fits_memory(size_bytes: int) -> None:
     """
     found = re.search(r"^MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
     if found is not None and size_bytes > (free_bytes := int(found[1]) * 1024):
-        raise ValueError(f"it takes {size_bytes / 2**30:,.1f} GiB of memory, and {free_bytes / 2**30:,.1f} GiB are free")
+        needed, free = size_bytes / 2**30, free_bytes / 2**30
+        raise ValueError(f"it takes {needed:,.1f} GiB of memory, and {free:,.1f} GiB are free")
 
 
 def verify_manifest(directory: Path) -> None:

@@ -62,16 +62,23 @@ def quickstart(storage: Storage = DEFAULT_STORAGE) -> None:
 
 
 @app.command()
-def doctor(storage: Storage = DEFAULT_STORAGE, as_json: AsJson = False) -> None:
+def doctor(
+    security: Annotated[
+        bool, typer.Option("--security", help="Look at servers, passwords, secrets and pickles instead.")
+    ] = False,
+    storage: Storage = DEFAULT_STORAGE,
+    as_json: AsJson = False,
+) -> None:
     """What works on this machine, what does not, and the one command that mends it.
 
-    Example: mcnn doctor
+    Example: mcnn doctor --security
     """
     from dataclasses import asdict
 
     from mcnn_ray.doctor import examine
+    from mcnn_ray.security import examine_security
 
-    findings = examine(storage)
+    findings = (examine_security if security else examine)(storage)
     if as_json:
         print_json([asdict(finding) for finding in findings])
     else:
@@ -137,13 +144,17 @@ app.command()(certify)
 
 @app.command()
 def ui(
-    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="On 127.0.0.1.")] = 5000,
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Of the server.")] = 5000,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on; others than 127.0.0.1 expose it.")] = (
+        "127.0.0.1"
+    ),
     storage: Storage = DEFAULT_STORAGE,
 ) -> None:
-    """Open MLflow's UI on 127.0.0.1 over the results.
+    """Open MLflow's UI over the results, on 127.0.0.1 unless told otherwise.
 
     Example: mcnn ui --port 5000
     """
+    from mcnn_ray.security import is_loopback
     from mcnn_ray.tracking import tracking_uri, ui_pages
 
     uri = tracking_uri(storage)
@@ -151,11 +162,21 @@ def ui(
         raise ArtifactError(f"{storage} holds no results yet; run mcnn quickstart, or name the folder with --storage")
     if not uri.startswith("sqlite:"):
         raise ConfigError("MLFLOW_TRACKING_URI names a server of its own; open that in the browser, or unset it")
-    error_console.print(f"MLflow shows {storage} on http://127.0.0.1:{port} (end with Ctrl-C)", highlight=False)
+    if not is_loopback(host):
+        error_console.print(
+            f"warning: on {host} MLflow asks for no password: whoever reaches port {port} of this machine can read, "
+            f"change and delete all runs, and read and write files in {storage / 'artifacts'}; an SSH tunnel to "
+            "127.0.0.1 exposes nothing",
+            style="yellow",
+            highlight=False,
+            soft_wrap=True,
+        )
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    error_console.print(f"MLflow shows {storage} on {address} (end with Ctrl-C)", highlight=False)
     for task, page in ui_pages(storage).items():
-        error_console.print(f"{task}: http://127.0.0.1:{port}/{page}", highlight=False, soft_wrap=True)
+        error_console.print(f"{task}: {address}/{page}", highlight=False, soft_wrap=True)
     # In this process's place, so that what ends `mcnn ui` ends the server.
-    command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri, "--host", "127.0.0.1"]
+    command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri, "--host", host]
     os.execv(sys.executable, [*command, "--port", str(port)])
 
 

@@ -16,6 +16,7 @@ from mcnn_ray.terminal import (
     StageProgress,
     Storage,
     TrustedBackbone,
+    TrustedModule,
     error_console,
     output_console,
     print_json,
@@ -207,6 +208,7 @@ def evaluate(
         Path | None, typer.Option("--video-dir", help="Folder for them [default: STORAGE/videos/MEMBER].")
     ] = None,
     backbone: TrustedBackbone = None,
+    trust_module: TrustedModule = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: AsJson = False,
 ) -> None:
@@ -220,7 +222,9 @@ def evaluate(
 
     with StageProgress() as progress:
         directory = _policy_directory(policy, storage)
-        row, evaluation, fault = evaluate_policy(directory, episodes, actors, first_seed, progress, backbone)
+        row, evaluation, fault = evaluate_policy(
+            directory, episodes, actors, first_seed, progress, backbone, trust_module
+        )
         failed: SimulationError | None = fault
         rollouts, videos = evaluation.rollouts, {}
         if video or video_dir is not None:

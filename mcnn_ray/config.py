@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
+import reprlib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,6 +30,7 @@ def _as_list(value: Any) -> Any:
 
 # Keys that change how a sweep runs, what is seen of it on the way and how soon it ends, but not what it compares.
 _NOT_RESULTS = ("checkpoint_s", "evaluate_every", "curve_episodes", "workers", "stop_early")
+_MOST_MEMBERS = 100_000
 RESERVED_NAMES = ("mlflow.db", "artifacts", "cache", "memories", "videos")  # of the storage folder
 
 _SELECTING = ("search", "trials", "trials_at_once", "halving")
@@ -138,6 +141,7 @@ class SweepConfig(BaseModel):
                 f"{source}: name '{config.name}' cannot name a folder; use letters, digits, dots, dashes, underscores"
             )
         config.find_task()
+        config._check_size(source)
         config.members()
         if fault := config._selection_fault():
             raise ConfigError(f"{source}: {fault}")
@@ -146,6 +150,16 @@ class SweepConfig(BaseModel):
     def find_task(self) -> Task:
         """Return the task, with the dataset asked for."""
         return find_task(self.task).with_dataset(self.dataset)
+
+    def _check_size(self, source: str) -> None:
+        lists: list[tuple[object, ...]] = []
+        lists += [self.demonstrations or (None,), self.learning_rate, self.beta_schedule, self.method, self.memories]
+        lists += [self.memory_action, self.memory_fraction, self.L, self.lambda_, self.seed]
+        if (size := math.prod(map(len, lists))) > _MOST_MEMBERS:
+            raise ConfigError(
+                f"{source}: the lists combine to {size:,} members; a sweep takes at most {_MOST_MEMBERS:,}, make "
+                "several of it"
+            )
 
     def members(self) -> list[Member]:
         """Return every distinct member, in the order of methods and then of the lists; the ends stand for a range.
@@ -255,7 +269,8 @@ def _first_fault(error: ValidationError) -> str:
     if fault["type"] == "missing":
         return f"the key '{key}' is missing"
     told = fault["msg"].removeprefix("Value error, ")
-    return f"{key} is {fault['input']!r}: {told[0].lower()}{told[1:]}"
+    # Cut short: a few lines of YAML that refer to each other can stand for a text of any length.
+    return f"{key} is {reprlib.repr(fault['input'])}: {told[0].lower()}{told[1:]}"
 
 
 def read_sweep_file(path: Path) -> dict[str, Any]:
@@ -274,7 +289,7 @@ def read_sweep_file(path: Path) -> dict[str, Any]:
         values = yaml.safe_load(path.read_text())
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as error:
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise ConfigError(f"{path} holds no keys and values; a sweep file starts like: task: door-human-v1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,11 +11,12 @@ from mcnn_ray.artifacts import content_hash
 from mcnn_ray.core.blend import BETA_SCHEDULES
 from mcnn_ray.errors import ConfigError, did_you_mean
 
-__all__ = ["MEMORY_ACTIONS", "METHODS", "CodebookKey", "Member", "MemoryKey", "make_member"]
+__all__ = ["IDENTITY", "MEMORY_ACTIONS", "METHODS", "CodebookKey", "Member", "MemoryKey", "make_member"]
 
 _FORMAT = 2  # raised whenever the same member on the same data trains to another policy
 _LEARNING_RATE = 3e-4  # the paper's
 _LARGEST = 1e30  # of lambda and L: squares and products with distances stay far from overflow in float32
+IDENTITY = re.compile("[0-9a-f]{12}")  # of members and packs; their folders are named after it
 MEMORY_ACTIONS = ("expert", "mean")
 METHODS = ("bc", "mcnn+mlp", "1nn")
 _WITH_MEMORIES = ("mcnn+mlp",)

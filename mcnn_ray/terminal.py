@@ -34,6 +34,7 @@ __all__ = [
     "StageProgress",
     "Storage",
     "TrustedBackbone",
+    "TrustedModule",
     "error_console",
     "output_console",
     "print_facts",
@@ -46,6 +47,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON ins
 TrustedBackbone = Annotated[
     str | None,
     typer.Option("--backbone", help="The class the policy was trained with, module.Class, if you trust that module."),
+]
+TrustedModule = Annotated[
+    str | None,
+    typer.Option("--trust-module", help="The module that the task's environment is imported from, if you trust it."),
 ]
 DEFAULT_STORAGE = Path("runs")
 

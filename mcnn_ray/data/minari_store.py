@@ -32,8 +32,10 @@ from mcnn_ray.tasks.catalogue import Task
 __all__ = ["check_free", "dataset_exists", "read_minari", "task_demonstrations", "write_minari"]
 
 _PROVENANCE_KEY = "mcnn_provenance"
-_FAULTS = (OSError, ValueError, TypeError, AttributeError, AssertionError, EOFError, LookupError, NotImplementedError)
-_FAULTS = (*_FAULTS, ArtifactError, MemoryError, OverflowError, RecursionError)
+_FAULTS = (
+    *(OSError, ValueError, TypeError, AttributeError, AssertionError, EOFError, LookupError, NotImplementedError),
+    *(ArtifactError, MemoryError, OverflowError, RecursionError),
+)
 
 
 def dataset_exists(dataset_id: str) -> bool:

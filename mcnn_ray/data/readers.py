@@ -68,9 +68,11 @@ def read_file(path: Path, horizon: int | None = None) -> Demonstrations:
 
 
 _NAMES = ("observations", "actions", "rewards", "episode_lengths", "terminals", "timeouts")
-# RuntimeError and NotImplementedError: zip members that are encrypted or packed in other ways. SyntaxError: npy headers.
-_FAULTS = (OSError, ValueError, TypeError, KeyError, EOFError, RuntimeError, SyntaxError, MemoryError, OverflowError)
-_FAULTS = (*_FAULTS, zipfile.BadZipFile, zlib.error, struct.error)
+_FAULTS = (
+    *(OSError, ValueError, TypeError, KeyError, EOFError, OverflowError, MemoryError),
+    *(zipfile.BadZipFile, zlib.error, struct.error),
+    *(RuntimeError, SyntaxError),  # encrypted zip members, or packed in other ways; npy headers
+)
 
 
 def _read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
@@ -89,11 +91,11 @@ def _read_npy(file: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
 def _declared_bytes(file: zipfile.ZipFile, name: str) -> int:
     """Return what an array takes, read and as float32, from its header alone."""
     with file.open(f"{name}.npy") as member:
-        version = np.lib.format.read_magic(member)  # type: ignore[no-untyped-call]
+        version = np.lib.format.read_magic(member)
         readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
         if version not in readers:
             raise ValueError(f"'{name}' has the npy format {version}, known: 1.0 and 2.0")
-        shape, _, dtype = readers[version](member)  # type: ignore[no-untyped-call]
+        shape, _, dtype = readers[version](member)
     _check_numeric(name, dtype)
     size = math.prod(shape)
     if size * dtype.itemsize > file.getinfo(f"{name}.npy").file_size:
@@ -103,7 +105,8 @@ def _declared_bytes(file: zipfile.ZipFile, name: str) -> int:
 
 def _read_hdf5(path: Path) -> dict[str, npt.NDArray[Any]]:
     with h5py.File(path, "r") as file:
-        found = {name: own_dataset(file, name) for name in _NAMES if name in file.keys()}
+        names = set(file)  # `in file` would follow links
+        found = {name: own_dataset(file, name) for name in _NAMES if name in names}
         for name, dataset in found.items():
             _check_numeric(name, dataset.dtype)
         check_fits_memory(sum((dataset.size or 0) * (dataset.dtype.itemsize + 4) for dataset in found.values()))

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mcnn_ray.artifacts import write_bytes
+from mcnn_ray.artifacts import check_fits_memory, write_bytes
 from mcnn_ray.errors import ArtifactError, ConfigError
 from mcnn_ray.rollout.episode import EpisodeRecord, Rollout
 
 __all__ = ["read_records", "read_rollout", "read_rollouts", "write_rollouts"]
 
 _ACTIONS = "actions"
+_VALUE_BYTES = 40  # of a number as an object of Python's in a list
 
 
 def write_rollouts(path: Path, rollouts: Sequence[Rollout]) -> None:
@@ -65,7 +66,7 @@ def read_rollout(path: Path, seed: int | None) -> Rollout:
         ConfigError: no such episode.
     """
     rows = _rows(path, None)
-    seeds = [row["episode_seed"] for row in rows]
+    seeds = [_record(path, _without_actions(row)).episode_seed for row in rows]
     if seed is None and len(rows) != 1:
         raise ConfigError(f"{path} holds {len(rows)} episodes; name one by --episode-seed, of {_span(seeds)}")
     chosen = [row for row in rows if seed is None or row["episode_seed"] == seed]
@@ -75,9 +76,16 @@ def read_rollout(path: Path, seed: int | None) -> Rollout:
 
 
 def _rollout(path: Path, row: dict[str, Any]) -> Rollout:
-    record = _record(path, {name: value for name, value in row.items() if name != _ACTIONS})
-    actions_TA: npt.NDArray[np.float32] = np.array(row[_ACTIONS], dtype=np.float32)
+    record = _record(path, _without_actions(row))
+    try:
+        actions_TA: npt.NDArray[np.float32] = np.array(row[_ACTIONS], dtype=np.float32)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ArtifactError(f"{path} lacks actions, or has steps with more of them than others: {error!r}") from error
     return Rollout(record=record, actions_TA=actions_TA)
+
+
+def _without_actions(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != _ACTIONS}
 
 
 def _span(seeds: list[int]) -> str:
@@ -89,10 +97,22 @@ def _rows(path: Path, columns: list[str] | None) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
     try:
-        rows: list[dict[str, Any]] = pq.read_table(path, columns=columns, partitioning=None).to_pylist()
+        with pq.ParquetFile(path) as file:
+            found = file.schema_arrow
+            # A column of equal values is a few bytes in the file, whatever its length.
+            groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+            values = sum(group.column(j).num_values for group in groups for j in range(group.num_columns))
+            check_fits_memory(_VALUE_BYTES * values + sum(group.total_byte_size for group in groups))
+            for field in _schema():
+                if field.name in found.names and found.field(field.name).type != field.type:
+                    raise ArtifactError(
+                        f"{path} holds episodes of another version: {field.name} is {found.field(field.name).type}, "
+                        f"expected {field.type}; run them again"
+                    )
+            rows: list[dict[str, Any]] = file.read(columns=columns).to_pylist()
     except FileNotFoundError:
         raise ArtifactError(f"{path} does not exist") from None
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, KeyError, MemoryError, pa.ArrowException) as error:
         raise ArtifactError(f"{path} is not a readable Parquet file of episodes: {error}") from error
     return rows
 

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from mcnn_ray.errors import ArtifactError, SimulationError
-from mcnn_ray.member import Member
+from mcnn_ray.member import IDENTITY, Member
 from mcnn_ray.policies.loading import load_policy
 from mcnn_ray.report.results import Row, summarise
 from mcnn_ray.rollout.episode import EVALUATION_SEED
@@ -14,7 +14,7 @@ from mcnn_ray.rollout.outcome import EpisodeError, Evaluation
 from mcnn_ray.rollout.pool import evaluate
 from mcnn_ray.sweep.cluster import cluster_cpus, cluster_gpus, own_modules, ray_session
 from mcnn_ray.sweep.runner import Watcher
-from mcnn_ray.tasks.catalogue import find_task
+from mcnn_ray.tasks.catalogue import find_recorded_task
 
 __all__ = ["evaluate_policy"]
 
@@ -28,6 +28,7 @@ def evaluate_policy(
     first_seed: int | None,
     watch: Watcher,
     backbone: str | None = None,
+    trusted_module: str | None = None,
 ) -> tuple[Row, Evaluation, EpisodeError | None]:
     """Roll a policy out in the task it was trained for.
 
@@ -38,6 +39,7 @@ def evaluate_policy(
         first_seed: seed of the first episode; None takes the reporting seeds.
         watch: told of progress.
         backbone: dotted name of the class of a user's own that the policy may import; see `load_policy`.
+        trusted_module: that the environment may be imported from; see `find_recorded_task`.
 
     Returns:
         The result with its intervals; the episodes in the order of their seeds, and those lost; the fault of the
@@ -50,10 +52,12 @@ def evaluate_policy(
     """
     card = load_policy(directory, backbone).card
     try:
-        task, identity = find_task(card["task"]), str(card["identity"])
+        task, identity = find_recorded_task(card["task"], trusted_module, directory), str(card["identity"])
         member = Member.from_parameters(card["member"])
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise ArtifactError(f"{directory / 'policy.json'} does not say what the policy is ({error!r})") from error
+    if not IDENTITY.fullmatch(identity):  # it names folders
+        raise ArtifactError(f"{directory / 'policy.json'} has the identity {identity!r}; expected 12 hex digits")
     start = EVALUATION_SEED if first_seed is None else first_seed
     with ray_session(own_modules(task, backbone)):
         most = cluster_cpus()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mcnn_ray.artifacts import content_hash, read_json, verify_manifest, write_json
 from mcnn_ray.errors import ArtifactError, ConfigError
-from mcnn_ray.member import Member
+from mcnn_ray.member import IDENTITY, Member
 from mcnn_ray.sweep.study import Studies
 
 __all__ = ["EarlierStart", "PlannedPack", "SweepPlan", "earlier_start", "make_plan"]
@@ -146,9 +146,13 @@ def earlier_start(folder: Path, studies: Studies, selection: str | None = None) 
             "--name (only episodes and trials may change)"
         )
     packs = earlier.get("packs")
-    if not isinstance(packs, dict) or not all(isinstance(pack, list) for pack in packs.values()):
+    if not isinstance(packs, dict) or not all(IDENTITY.fullmatch(key) and _strings(packs[key]) for key in packs):
         raise ArtifactError(f"{record} does not list the sweep's packs; move {folder} away to start anew")
     return EarlierStart(id=str(earlier.get("id")), packs=packs, selection=selection)
+
+
+def _strings(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(entry, str) for entry in value)
 
 
 def make_plan(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from mcnn_ray.artifacts import locked, read_json, write_json, write_text
+from mcnn_ray.artifacts import locked, read_json, remove_leftovers, write_json, write_text
 from mcnn_ray.config import SweepConfig
 from mcnn_ray.core.certificate import Certificate
 from mcnn_ray.errors import McnnError
@@ -103,6 +103,8 @@ def run_sweep(
     members = config.members() if config.search == "grid" else fixed_members(config)
     with locked(folder, wait=False), ray_session(own_modules(studies.task, config.backbone)):
         check_shared(storage)
+        remove_leftovers(folder, older_than_s=0)  # the lock says that whoever wrote there is dead
+        remove_leftovers(storage)
         capacity = measure_capacity(config)
         rounds = Rounds(
             config=config,

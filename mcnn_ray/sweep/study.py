@@ -107,7 +107,7 @@ class Study:
             if key in self.codebooks:
                 continue
             with locked(entry):  # whoever comes second finds the codebook learned
-                book = _read_codebook(entry)
+                book = _read_codebook(entry, self.demonstrations.steps)
                 if book is None:
                     try:
                         book = learn_codebook(self.obs_ND, fraction, method=method, seed=seed, progress=report)
@@ -279,10 +279,16 @@ def _write_codebook(entry: Path, book: Codebook) -> None:
         write_json(target / "codebook.json", fields)
 
 
-def _read_codebook(entry: Path) -> Codebook | None:
+def _read_codebook(entry: Path, steps: int) -> Codebook | None:
     """Return a cached codebook, or None when there is none or it is damaged and has to be learned again."""
     try:
         verify_manifest(entry)
-        return Codebook(**read_json(entry / "codebook.json"), **read_tensors(entry / "codebook.safetensors"))
+        book = Codebook(**read_json(entry / "codebook.json"), **read_tensors(entry / "codebook.safetensors"))
+        memories = len(book.rows_M)
+        for index, end in ((book.rows_M, steps), (book.edges_E2, memories), (book.nearest_N, memories)):
+            if index.dtype != np.int64 or index.min(initial=0) < 0 or index.max(initial=0) >= end:
+                return None
     except (ArtifactError, TypeError):
         return None
+    shapes = (book.rows_M.shape, book.edges_E2.shape[1:], book.nearest_N.shape, book.distances_N.shape)
+    return book if shapes == ((memories,), (2,), (steps,), (steps,)) else None

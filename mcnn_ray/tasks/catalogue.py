@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
-from mcnn_ray.errors import ConfigError, did_you_mean
+from mcnn_ray.errors import ArtifactError, ConfigError, did_you_mean
 
-__all__ = ["ADROIT_NAMES", "CATALOGUE", "Task", "find_task"]
+__all__ = ["ADROIT_NAMES", "CATALOGUE", "Task", "find_recorded_task", "find_task"]
 
 ADROIT_NAMES = ("pen", "hammer", "door", "relocate")
 ADROIT_VARIANTS = ("human", "expert", "cloned")
@@ -95,3 +96,27 @@ def find_task(name: str) -> Task:
         f"unknown task '{name}': {did_you_mean(name, CATALOGUE)} "
         "For a task of your own write ENVIRONMENT@DATASET (a Gymnasium id and a Minari id)."
     )
+
+
+def find_recorded_task(name: object, trusted_module: str | None, where: Path) -> Task:
+    """Return a task that a file names, without letting the file choose which module is imported.
+
+    Args:
+        name: of the task, as the file has it.
+        trusted_module: the one that the task's environment may be imported from, or None.
+        where: the file or directory, for messages.
+
+    Raises:
+        ConfigError: no such task.
+        ArtifactError: it is no name, or its environment is of a module that is not trusted.
+    """
+    if not isinstance(name, str):
+        raise ArtifactError(f"{where} does not name its task; make it again")
+    task = find_task(name)
+    module, colon, _ = task.environment.partition(":")
+    if colon and module != trusted_module:
+        raise ArtifactError(
+            f"{where} is of the environment {task.environment}, imported from {module}; pass --trust-module {module} "
+            "if you trust that module"
+        )
+    return task

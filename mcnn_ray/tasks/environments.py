@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib.metadata
 import io
+import os
 from typing import Any
 
 import gymnasium as gym
@@ -21,8 +22,17 @@ __all__ = ["environment_id", "make_environment", "simulator_versions"]
 
 def _register_robotics() -> None:
     # On import 1.4.2 prints a notice about the Adroit rewards, which D4RLReward mends.
-    with contextlib.redirect_stderr(io.StringIO()):
-        import gymnasium_robotics
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            import gymnasium_robotics
+    except Exception as error:  # whatever MuJoCo's binding of OpenGL raises: AttributeError, RuntimeError, ImportError
+        backend = os.environ.get("MUJOCO_GL", "")
+        if not backend:
+            raise SimulationError(f"gymnasium-robotics cannot be imported ({error}); make setup") from error
+        raise SimulationError(
+            f"MuJoCo cannot load the OpenGL that MUJOCO_GL={backend} asks for ({error}); install it (Debian: apt-get "
+            "install libosmesa6 for osmesa, libegl1 for egl), or unset MUJOCO_GL"
+        ) from error
     gym.register_envs(gymnasium_robotics)
 
 

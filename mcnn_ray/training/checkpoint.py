@@ -142,8 +142,10 @@ def load_checkpoint(directory: Path, pack: Pack, identities: Sequence[str]) -> R
             failures = {str(key): str(reason) for key, reason in description["failures"].items()}
             state = read_tensors(path / "state.safetensors")
             curve_SP: npt.NDArray[np.float32] = state.pop("curve")
+            if curve_SP.shape[1:] != (len(identities),):
+                raise ValueError(f"its curve has the shape {curve_SP.shape}, expected {len(identities)} columns")
             pack.load_state(state, [i for i, identity in enumerate(identities) if identity not in failures])
-        except (ArtifactError, KeyError, ValueError, RuntimeError, AttributeError) as error:
+        except (ArtifactError, LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             logger.warning("checkpoint %s is not used: %s; looking for the one before", path, error)
             continue
         return Resumed(curve_SP=curve_SP, failures=failures)
@@ -186,4 +188,4 @@ def _step(checkpoint: Path) -> int:
 
 
 def _newest_first(directory: Path) -> list[Path]:
-    return sorted(directory.glob("step-*"), reverse=True)
+    return sorted((path for path in directory.glob("step-*") if path.name[5:].isdecimal()), reverse=True)

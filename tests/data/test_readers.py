@@ -1,5 +1,3 @@
-import pickle
-
 import h5py
 import numpy as np
 import pytest
@@ -77,23 +75,6 @@ def test_foreign_file_is_refused(path):
     path.write_text("hello")
     with pytest.raises(DatasetError, match="cannot be read"):
         read_file(path)
-
-
-class Payload:
-    def __reduce__(self):
-        return (open, ("payload-ran", "w"))
-
-
-def test_pickled_objects_in_npz_are_refused_and_do_not_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    array = np.empty(1, dtype=object)
-    array[0] = Payload()
-    np.savez(tmp_path / "d.npz", observations=array, actions=ACTIONS)
-    (tmp_path / "p.npz").write_bytes(pickle.dumps(Payload()))
-    for name in ("d.npz", "p.npz"):
-        with pytest.raises(DatasetError, match="cannot be read"):
-            read_file(tmp_path / name)
-    assert not (tmp_path / "payload-ran").exists()
 
 
 def test_text_arrays_are_refused(path):
