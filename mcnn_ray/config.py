@@ -260,6 +260,10 @@ class SweepConfig(BaseModel):
         return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', self.task)}-{digest}"
 
 
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxstring = 2, 100
+
+
 def _first_fault(error: ValidationError) -> str:
     fault = error.errors()[0]
     key = str(fault["loc"][0]) if fault["loc"] else ""
@@ -270,7 +274,7 @@ def _first_fault(error: ValidationError) -> str:
         return f"the key '{key}' is missing"
     told = fault["msg"].removeprefix("Value error, ")
     # Cut short: a few lines of YAML that refer to each other can stand for a text of any length.
-    return f"{key} is {reprlib.repr(fault['input'])}: {told[0].lower()}{told[1:]}"
+    return f"{key} is {_SHORT.repr(fault['input'])}: {told[0].lower()}{told[1:]}"
 
 
 def read_sweep_file(path: Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
+from mcnn_ray.artifacts import check_fits_memory
 from mcnn_ray.errors import ArtifactError, ConfigError, did_you_mean
 
 __all__ = ["Expert", "expert_names"]
@@ -104,10 +105,11 @@ class Expert:
             ArtifactError: the file is missing or damaged.
         """
         try:
+            check_fits_memory(path.stat().st_size)
             with safe_open(path, framework="numpy") as file:
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (not a mapping)
                 metadata = file.metadata() or {}
-        except (OSError, SafetensorError) as error:
+        except (OSError, SafetensorError, ValueError, TypeError) as error:
             raise ArtifactError(
                 f"the {name} expert's weights {path} cannot be read ({error}); reinstall mcnn-ray, or make the file "
                 f"again with: python -m mcnn_ray.data.distill --task {name}"

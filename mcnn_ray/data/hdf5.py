@@ -18,7 +18,7 @@ def own_dataset(group: h5py.Group, name: str) -> h5py.Dataset:
         ValueError: it is a link to elsewhere, a view of other arrays or files, or no array.
     """
     found = _own(group, name)
-    if not isinstance(found, h5py.Dataset):
+    if not isinstance(found, h5py.Dataset) or found.shape is None:
         raise ValueError(f"'{name}' is no array")
     return found
 

@@ -91,19 +91,21 @@ def read_minari(dataset_id: str) -> Demonstrations:
             f"Minari dataset '{dataset_id}' is not on this machine; get it with: minari download {dataset_id}"
         )
     try:
-        _check_contents(get_dataset_path(dataset_id) / "data")
-        dataset = minari.load_dataset(dataset_id)
-        observation_space, action_space = dataset.observation_space, dataset.action_space
-        episodes = list(dataset.iterate_episodes())
-        provenance = dict(dataset.storage.metadata.get(_PROVENANCE_KEY, {}))
+        return _read(dataset_id)
     except _FAULTS as error:
         raise DatasetError(
             f"Minari dataset '{dataset_id}' in {get_dataset_path(dataset_id)} is damaged ({error!r}); "
             "delete that folder and get it again"
         ) from error
+
+
+def _read(dataset_id: str) -> Demonstrations:
+    _check_contents(get_dataset_path(dataset_id) / "data")
+    dataset = minari.load_dataset(dataset_id)
+    observation_space, action_space = dataset.observation_space, dataset.action_space
     if not isinstance(action_space, spaces.Box):
         raise DatasetError(f"Minari dataset '{dataset_id}' has actions of {action_space}; a Box is needed")
-    episodes = [episode for episode in episodes if len(episode.actions) > 0]
+    episodes = [episode for episode in dataset.iterate_episodes() if len(episode.actions) > 0]
     if not episodes:
         raise DatasetError(
             f"Minari dataset '{dataset_id}' is empty: no episode with a step; record some: mcnn data collect"
@@ -119,7 +121,7 @@ def read_minari(dataset_id: str) -> Demonstrations:
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         final_observations_ED=np.stack([obs[-1] for obs in observations]),
         source=dataset_id,
-        provenance=provenance,
+        provenance=dict(dataset.storage.metadata.get(_PROVENANCE_KEY, {})),
     )
 
 

@@ -109,7 +109,7 @@ def _read_hdf5(path: Path) -> dict[str, npt.NDArray[Any]]:
         found = {name: own_dataset(file, name) for name in _NAMES if name in names}
         for name, dataset in found.items():
             _check_numeric(name, dataset.dtype)
-        check_fits_memory(sum((dataset.size or 0) * (dataset.dtype.itemsize + 4) for dataset in found.values()))
+        check_fits_memory(sum(dataset.size * (dataset.dtype.itemsize + 4) for dataset in found.values()))
         return {name: np.asarray(dataset[()]) for name, dataset in found.items()}
 
 

@@ -52,7 +52,7 @@ def load_policy(directory: Path, backbone: str | None = None) -> Policy:
     arrays = read_tensors(directory / "policy.safetensors")
     try:
         policy = kind.from_parts(
-            description["card"],
+            dict(description["card"]),
             Standardiser(mean_D=arrays["observation_mean"], scale_D=arrays["observation_scale"]),
             ActionScale(low_A=arrays["action_low"], high_A=arrays["action_high"]),
             arrays,

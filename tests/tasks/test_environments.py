@@ -1,4 +1,8 @@
+import ctypes.util
 import dataclasses
+import os
+import subprocess
+import sys
 
 import gymnasium as gym
 import numpy as np
@@ -143,6 +147,20 @@ def test_unbounded_actions_and_failing_constructors_are_refused():
         make_environment(find_task("tests/Unbounded-v0@me/p-v0"))
     with pytest.raises(SimulationError, match="RuntimeError: no licence"):
         make_environment(find_task("tests/Broken-v0@me/p-v0"))
+
+
+def test_opengl_that_is_not_there_is_one_sentence():
+    if ctypes.util.find_library("OSMesa"):
+        pytest.skip("OSMesa is installed here")
+    command = [sys.executable, "-m", "mcnn_ray", "data", "collect", "pen-expert-v1", "--dataset", "mcnn/pen/never-v0"]
+    ended = subprocess.run(
+        command, env={**os.environ, "MUJOCO_GL": "osmesa"}, capture_output=True, text=True, timeout=120
+    )
+    told = " ".join(ended.stderr.split())
+    assert ended.returncode == 1
+    assert "Traceback" not in told
+    assert "the OpenGL that MUJOCO_GL=osmesa asks for" in told
+    assert "or unset MUJOCO_GL" in told
 
 
 def test_dict_observations_are_flattened():
