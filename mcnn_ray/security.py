@@ -104,7 +104,7 @@ def _asks(process: psutil.Process, program: str) -> bool:
     # Workers write their titles over their environment, which is that of the raylet above them.
     above = [process, *process.parents()]
     process = next((found for found in above if not "".join(found.cmdline()[:1]).startswith("ray::")), process)
-    return process.environ().get("RAY_AUTH_MODE", "").lower() == "token"
+    return bool(process.environ().get("RAY_AUTH_MODE", "").lower() == "token")
 
 
 def _mend_server(program: str) -> str:

@@ -118,7 +118,7 @@ def test_data_that_leads_out_of_its_file_or_declares_too_much_is_refused(dataset
 
 @pytest.mark.parametrize("form", ["../{}", "mcnn/../../{}", "{root}/{}", "./../{}", "mcnn//../../{}"])
 def test_names_that_leave_the_store_are_not_followed(dataset, minari_store, form):
-    name, data = dataset
+    _, data = dataset
     outside = minari_store.parent / "outside-v0"
     shutil.copytree(data.parent, outside, dirs_exist_ok=True)
     hostile = form.format("outside-v0", root=minari_store.parent)

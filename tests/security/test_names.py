@@ -1,11 +1,13 @@
 """Names from files and flags stay in their folders; configuration files cannot fill memory or hang."""
 
 import os
+import subprocess
+import sys
 import time
 
 import pytest
 
-from mcnn_ray.artifacts import remove_leftovers, write_directory, write_json
+from mcnn_ray.artifacts import remove_leftovers, write_json
 from mcnn_ray.config import SweepConfig, read_sweep_file
 from mcnn_ray.errors import ArtifactError, ConfigError
 from mcnn_ray.sweep.plan import earlier_start
@@ -91,15 +93,20 @@ def test_laughs_in_a_list_of_numbers_are_not_written_out(tmp_path):
 
 
 def killed_while_writing(target):
-    """Leave what a SIGKILL leaves: the block never ends."""
-    writer = write_directory(target)
-    temporary = writer.__enter__()
-    (temporary / "half").write_text("x")
-    return writer, temporary
+    """Have a process killed while it writes a directory; give what it left."""
+    program = (
+        "import os, signal, sys, pathlib; from mcnn_ray.artifacts import write_directory\n"
+        "with write_directory(pathlib.Path(sys.argv[1])) as temporary:\n"
+        "    (temporary / 'half').write_text('x')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    subprocess.run([sys.executable, "-c", program, str(target)], check=False)
+    (left,) = target.parent.iterdir()
+    return left
 
 
 def test_leftovers_of_killed_writers_are_removed_when_they_are_old(tmp_path):
-    _writer, temporary = killed_while_writing(tmp_path / "deep" / "step-1")
+    temporary = killed_while_writing(tmp_path / "deep" / "step-1")
     file = tmp_path / ".results.csv.0123abcd.tmp"
     file.write_text("x")
     others = [tmp_path / ".mine.tmp", tmp_path / "x.0123abcd.tmp", tmp_path / ".lonely.0123abcd.old"]

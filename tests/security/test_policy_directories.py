@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from mcnn_ray.artifacts import MANIFEST, read_json, read_tensors, verify_manifest, write_directory, write_json
 from mcnn_ray.config import SweepConfig
 from mcnn_ray.data.experts import Expert
-from mcnn_ray.errors import ArtifactError, ConfigError, McnnError
+from mcnn_ray.errors import ArtifactError, McnnError
 from mcnn_ray.policies.base import save_policy
 from mcnn_ray.policies.loading import load_policy
 from mcnn_ray.sweep.evaluation import evaluate_policy
