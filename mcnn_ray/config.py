@@ -153,8 +153,8 @@ class SweepConfig(BaseModel):
 
     def _check_size(self, source: str) -> None:
         lists: list[tuple[object, ...]] = []
-        lists += [self.demonstrations or (None,), self.learning_rate, self.beta_schedule, self.method, self.memories]
-        lists += [self.memory_action, self.memory_fraction, self.L, self.lambda_, self.seed]
+        lists += [self.demonstrations or (None,), self.beta_schedule, self.method, self.memories, self.memory_action]
+        lists += [self.seed, *map(values_of, (self.learning_rate, self.memory_fraction, self.L, self.lambda_))]
         if (size := math.prod(map(len, lists))) > _MOST_MEMBERS:
             raise ConfigError(
                 f"{source}: the lists combine to {size:,} members; a sweep takes at most {_MOST_MEMBERS:,}, make "

@@ -115,7 +115,8 @@ def _is_worker(process: psutil.Process) -> bool:
 def run_under_fire(command: Command, seed: int, pauses: tuple[float, float], kills: int) -> list[str]:
     """Give a command until it ends well, killing one of its processes every few seconds.
 
-    One kill in six hits the driver, if it has got as far as a checkpoint; the others hit whoever trains or rolls out.
+    The driver is hit once it has got as far as a checkpoint, and by one in six of the other kills; those left hit
+    whoever trains or rolls out.
 
     Args:
         command: to be given.
@@ -135,7 +136,7 @@ def run_under_fire(command: Command, seed: int, pauses: tuple[float, float], kil
             workers = command.workers()
             if len(killed) >= kills:
                 continue
-            if rng.random() < 1 / 6 and command.checkpoints():
+            if command.checkpoints() and ("driver" not in killed or rng.random() < 1 / 6):
                 command.kill()
                 killed.append("driver")
                 command.start()

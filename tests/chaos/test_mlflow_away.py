@@ -148,6 +148,7 @@ def freeze_30_s(server, progress):
     server.start()
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize(
     ("steps", "disturb"),
     [

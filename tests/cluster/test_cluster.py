@@ -32,6 +32,7 @@ def sweep_file(pen_dataset, tmp_path):
     return path
 
 
+@pytest.mark.chaos
 def test_sweep_that_loses_a_node_and_gets_another_ends_in_the_bytes_of_one_on_this_machine(
     cluster, pen_dataset, tmp_path, ray_running
 ):

@@ -123,7 +123,7 @@ def test_what_could_be_evaluated_where_the_environment_fails_is_kept_and_shown(t
     task = find_task("tests.environments:Fragile-v0@me/fragile-v0")
     zeros, ones = np.zeros((1, 2), np.float32), np.ones(1, np.float32)
     policy = NearestPolicy(
-        {"task": task.id, "identity": "nearest", "member": member.parameters()},
+        {"task": task.id, "identity": "0123456789ab", "member": member.parameters()},
         Standardiser(mean_D=zeros[0], scale_D=zeros[0] + 1),
         ActionScale(low_A=-ones, high_A=ones),
         zeros,
@@ -136,7 +136,7 @@ def test_what_could_be_evaluated_where_the_environment_fails_is_kept_and_shown(t
     kept = [rollout.record.episode_seed for rollout in told.value.evaluation.rollouts]
     assert kept == list(range(first + 1, first + 16))
     with pytest.raises(SystemExit) as ended:
-        main(["evaluate", str(tmp_path / "policy"), "--episodes", "16"])
+        main(["evaluate", str(tmp_path / "policy"), "--episodes", "16", "--trust-module", "tests.environments"])
     captured = capsys.readouterr()
     assert ended.value.code == 1
     assert "the gripper is stuck" in captured.err

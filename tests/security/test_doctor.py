@@ -51,7 +51,7 @@ def examined(tmp_path, monkeypatch):
 def opened(folder):
     """Let others pass through the folders that pytest keeps to itself, up to the system's."""
     for path in (folder, *folder.parents):
-        if path.name.startswith(("test_", "pytest-")):
+        if path.name.startswith(("test_", "pytest-", "popen-")):
             path.chmod(0o711)
 
 

@@ -19,7 +19,7 @@ def look(pen_dataset, tmp_path, ray_running):
         values = {"task": "pen-expert-v1", "dataset": pen_dataset, "method": ["mcnn+mlp", "bc", "1nn"], "seed": [0, 1]}
         config = SweepConfig.parse({**values, "steps": 10_000, "episodes": 4, **changes}, "test")
         studies, capacity = open_studies(config), measure_capacity(config)
-        plan = make_plan(tmp_path, config.members(), studies, EarlierStart(id="s", packs={}), 2)
+        plan = make_plan(tmp_path, config.members(), studies, EarlierStart(id="s", packs={}, selection=None), 2)
         return plan, lambda: look_ahead(plan, studies, config, capacity)
 
     return look

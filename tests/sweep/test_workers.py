@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import psutil
+import pytest
 
 from mcnn_ray.config import SweepConfig
 from mcnn_ray.policies.loading import load_policy
@@ -78,6 +79,7 @@ def kill_a_worker(plan, killed):
         killed.append(workers[0].pid)
 
 
+@pytest.mark.chaos
 def test_group_goes_on_from_its_checkpoints_when_a_worker_dies(tmp_path, pen_dataset, ray_running):
     changes = {"steps": 3000}
     plan, studies = planned(tmp_path / "workers", pen_dataset, 2, **changes)
