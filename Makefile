@@ -28,9 +28,9 @@ lint: setup
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-# What takes long to break: random kills by more seeds, a lost node, a tracking server that is away, machines over ssh.
+# What takes long: random kills by 20 seeds, a lost node, a tracking server that is away, machines over ssh, jobs.
 chaos: setup
-	$(BIN)/python -m pytest -m chaos
+	$(BIN)/python -m pytest -m long
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .hypothesis build *.egg-info

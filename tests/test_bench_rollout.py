@@ -31,6 +31,7 @@ def test_more_actors_than_processors_are_refused(ray_running):
         bench_rollout("pen-expert-v1", policies=1, episodes=1, memories=20, actors=64, watch=lambda *told: None)
 
 
+@pytest.mark.long
 def test_sweep_is_measured_by_trials_and_episodes_that_all_ran(ray_running):
     seen = {}
     found = bench_sweep("pen-expert-v1", trials=3, seed=0, watch=lambda stage, done, total: seen.update({stage: done}))

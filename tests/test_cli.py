@@ -252,6 +252,7 @@ def test_storage_that_cannot_be_written_is_one_sentence(mcnn, tmp_path, pen_data
     assert "Traceback" not in err
 
 
+@pytest.mark.long
 def test_trained_policy_evaluates_to_the_same_numbers_for_any_number_of_actors(mcnn, pen_dataset, ray_running):
     flags = ["--steps", 200, "--hidden", "32", "--episodes", 3, "--memory-fraction", 0.2, "--lambda", 1, "--json"]
     status, out, err = mcnn("train", "pen-expert-v1", "--dataset", pen_dataset, *flags)

@@ -7,7 +7,6 @@ import pytest
 
 from tests.chaos.disturbed import Command, run_under_fire
 
-SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.chaos) for seed in range(1, 20))]
 MEMBERS = 4
 
 
@@ -40,7 +39,6 @@ def undisturbed(values, tmp_path_factory):
     return command.table()
 
 
-@pytest.mark.chaos
 def test_sweep_killed_with_its_driver_goes_on_from_its_checkpoints(values, undisturbed, tmp_path):
     command = Command(values, tmp_path)
     command.start()
@@ -57,7 +55,8 @@ def test_sweep_killed_with_its_driver_goes_on_from_its_checkpoints(values, undis
     assert not list(command.storage.rglob("*.tmp"))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(20))
 def test_sweep_under_random_kills_ends_in_the_same_table(values, undisturbed, tmp_path, seed):
     command = Command(values, tmp_path)
     killed = run_under_fire(command, seed, pauses=(2.0, 5.0), kills=6)

@@ -148,12 +148,12 @@ def freeze_30_s(server, progress):
     server.start()
 
 
-@pytest.mark.chaos
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("steps", "disturb"),
     [
         (8_000, freeze_until_trained),
-        pytest.param(120_000, freeze_30_s, marks=[pytest.mark.chaos, pytest.mark.timeout(900)]),
+        pytest.param(120_000, freeze_30_s, marks=[pytest.mark.long, pytest.mark.timeout(900)]),
     ],
 )
 def test_server_that_hangs_dies_and_returns_costs_no_point_and_no_step(

@@ -32,7 +32,7 @@ def sweep_file(pen_dataset, tmp_path):
     return path
 
 
-@pytest.mark.chaos
+@pytest.mark.long
 def test_sweep_that_loses_a_node_and_gets_another_ends_in_the_bytes_of_one_on_this_machine(
     cluster, pen_dataset, tmp_path, ray_running
 ):
@@ -55,6 +55,7 @@ def test_sweep_that_loses_a_node_and_gets_another_ends_in_the_bytes_of_one_on_th
     assert cluster.free_cpus() == 2
 
 
+@pytest.mark.long
 def test_submitted_job_runs_the_sweep_script_of_the_folder_it_is_sent_from(cluster, pen_dataset, tmp_path):
     flags = [f"--{key.replace('_', '-')}={value}" for key, value in SWEEP.items() if not isinstance(value, list)]
     flags += ["--method=bc,1nn", "--hidden=16", f"--dataset={pen_dataset}", "--name=job", f"--storage={tmp_path}"]
@@ -106,6 +107,7 @@ except McnnError as error:
     assert said in ended.stdout
 
 
+@pytest.mark.long
 def test_storage_that_a_node_does_not_see_is_refused_in_one_sentence(cluster, sweep_file, tmp_path):
     """The node lies in a mount namespace of its own, with an empty file system over the storage."""
     storage = tmp_path / "runs"

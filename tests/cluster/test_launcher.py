@@ -126,7 +126,7 @@ def cluster_file(folder):
     return str(path)
 
 
-@pytest.mark.chaos
+@pytest.mark.long
 def test_cluster_goes_up_on_both_machines_over_ssh_and_runs_a_submitted_sweep(machines, pen_dataset, minari_store):
     folder, prefix = machines
     shutil.copytree(minari_store, folder / "shared" / "minari")

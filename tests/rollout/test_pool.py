@@ -181,6 +181,7 @@ class Placed(NearestPolicy):
         return replace(found, weight_B=0 * found.weight_B + (0.5 if self.device == "cuda" else 0.25))
 
 
+@pytest.mark.long
 def test_actors_share_a_gpu_and_their_policies_compute_there(policies):
     command = [sys.executable, "-c", ON_A_GPU, str(policies["six"])]
     ended = subprocess.run(command, capture_output=True, text=True)

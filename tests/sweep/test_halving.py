@@ -147,7 +147,7 @@ def test_other_choice_under_the_same_name_is_refused_and_other_episodes_are_not(
     assert run_sweep(parse(dataset=pen_dataset, episodes=1), storage).rows[0].episode_return.n == 1
 
 
-@pytest.mark.chaos
+@pytest.mark.long
 def test_script_killed_while_settings_are_compared_continues_to_the_same_tables(halved, pen_dataset, tmp_path):
     """SIGKILL of the driver amid the second comparison."""
     _, _, undisturbed = halved

@@ -137,6 +137,7 @@ def test_same_command_again_runs_nothing_and_stops_the_same(stopped):
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
+@pytest.mark.long
 def test_without_the_flag_only_what_was_stopped_runs_on_to_the_bits_of_a_whole_evaluation(stopped, tmp_path):
     storage, config, result, _ = stopped
     had = {row.member.method: row.episode_return.n for row in result.rows}

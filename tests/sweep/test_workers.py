@@ -79,7 +79,7 @@ def kill_a_worker(plan, killed):
         killed.append(workers[0].pid)
 
 
-@pytest.mark.chaos
+@pytest.mark.long
 def test_group_goes_on_from_its_checkpoints_when_a_worker_dies(tmp_path, pen_dataset, ray_running):
     changes = {"steps": 3000}
     plan, studies = planned(tmp_path / "workers", pen_dataset, 2, **changes)
