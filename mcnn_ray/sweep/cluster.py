@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -57,7 +59,8 @@ def ray_session(modules: Sequence[str] = ()) -> Iterator[None]:
     else:
         _start_local(options)
     try:
-        yield
+        with contextlib.redirect_stdout(sys.stderr):  # where Ray tells of deaths; standard output is for results
+            yield
     finally:
         ray.shutdown()
 
