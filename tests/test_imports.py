@@ -49,6 +49,11 @@ def test_ray_and_mlflow_are_imported_in_few_places():
     }
 
 
+def test_rollout_processes_start_without_torch():
+    program = "import sys, mcnn_ray.rollout.pool, mcnn_ray.tasks.environments; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def test_core_policies_and_packs_import_without_ray_mlflow_or_simulators():
     blocked = "ray mlflow gymnasium gymnasium_robotics minari mujoco h5py pydantic yaml matplotlib"
     program = f"""

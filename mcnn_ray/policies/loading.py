@@ -12,12 +12,12 @@ from mcnn_ray.core.normalise import ActionScale, Standardiser
 from mcnn_ray.errors import ArtifactError
 from mcnn_ray.policies.base import FORMAT, Policy
 from mcnn_ray.policies.mlp import MlpPolicy
-from mcnn_ray.policies.module import ModulePolicy
 from mcnn_ray.policies.nearest import NearestPolicy
 
 __all__ = ["load_policy"]
 
-_KINDS: dict[str, type[Policy]] = {kind.kind: kind for kind in (MlpPolicy, ModulePolicy, NearestPolicy)}
+_KINDS: dict[str, type[Policy]] = {kind.kind: kind for kind in (MlpPolicy, NearestPolicy)}
+_MODULE = "module"  # the kind that needs torch, whose import would take half the time in which a rollout process starts
 
 
 def load_policy(directory: Path, backbone: str | None = None) -> Policy:
@@ -43,12 +43,15 @@ def load_policy(directory: Path, backbone: str | None = None) -> Policy:
             "train the policy again"
         )
     kind = _KINDS.get(str(description.get("kind")))
+    if description.get("kind") == _MODULE:
+        _check_consent(directory, description, backbone)
+        from mcnn_ray.policies.module import ModulePolicy
+
+        kind = ModulePolicy
     if kind is None:
         raise ArtifactError(
-            f"{directory} holds a policy of kind '{description.get('kind')}'; known: {', '.join(_KINDS)}"
+            f"{directory} holds a policy of kind '{description.get('kind')}'; known: {', '.join(_KINDS)}, {_MODULE}"
         )
-    if kind is ModulePolicy:
-        _check_consent(directory, description, backbone)
     arrays = read_tensors(directory / "policy.safetensors")
     try:
         policy = kind.from_parts(
