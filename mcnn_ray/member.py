@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Hashable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVar
 
 from mcnn_ray.artifacts import content_hash
 from mcnn_ray.core.blend import BETA_SCHEDULES
 from mcnn_ray.errors import ConfigError, did_you_mean
 
-__all__ = ["IDENTITY", "MEMORY_ACTIONS", "METHODS", "CodebookKey", "Member", "MemoryKey", "make_member"]
+__all__ = ["IDENTITY", "MEMORY_ACTIONS", "METHODS", "CodebookKey", "Member", "MemoryKey", "make_member", "settings_of"]
+
+Key = TypeVar("Key", bound=Hashable)  # of a member: its identity, or its place
 
 _FORMAT = 2  # raised whenever the same member on the same data trains to another policy
 _LEARNING_RATE = 3e-4  # the paper's
@@ -222,6 +225,14 @@ def make_member(
         memory_action=memory_action,
         beta_schedule=beta_schedule,
     )
+
+
+def settings_of(members: Mapping[Key, Member]) -> dict[Member, list[Key]]:
+    """Return the identities of members by setting, with the seed 0: those of one differ in the seed alone."""
+    settings: dict[Member, list[Key]] = {}
+    for identity, member in members.items():
+        settings.setdefault(replace(member, seed=0), []).append(identity)
+    return settings
 
 
 def _require(holds: bool, key: str, value: object, expected: str) -> None:

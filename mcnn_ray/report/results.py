@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from mcnn_ray.member import Member
+from mcnn_ray.member import Member, settings_of
 from mcnn_ray.rollout.episode import EpisodeRecord
 from mcnn_ray.stats import Interval, mean_interval, rate_interval
 
@@ -102,9 +102,6 @@ def summarise(
     Returns:
         Rows in the order of the members.
     """
-    settings: dict[Member, list[str]] = {}
-    for identity, member in members.items():
-        settings.setdefault(replace(member, seed=0), []).append(identity)
     return [
         _row(
             [members[i] for i in group],
@@ -112,7 +109,7 @@ def summarise(
             episodes=run[group[0]],
             stopped_early=any(i in stopped for i in group),
         )
-        for group in settings.values()
+        for group in settings_of(members).values()
     ]
 
 
@@ -122,7 +119,14 @@ def rows_to_csv(rows: Sequence[Row]) -> str:
 
 
 def _row(members: list[Member], records: list[Sequence[EpisodeRecord]], episodes: int, stopped_early: bool) -> Row:
-    table = pd.DataFrame([record.row() | {"place": place} for place, group in enumerate(records) for record in group])
+    columns = ("episode_seed", "episode_return", "normalised_score", "success")
+    table = pd.DataFrame(
+        [
+            {"place": place, **{column: getattr(record, column) for column in columns}}
+            for place, group in enumerate(records)
+            for record in group
+        ]
+    )
 
     def over_starts(column: str) -> Interval:
         cells = table.pivot(index="place", columns="episode_seed", values=column)  # nan where an episode was lost

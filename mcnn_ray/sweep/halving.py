@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from mcnn_ray.config import SweepConfig
 from mcnn_ray.errors import ConfigError
-from mcnn_ray.member import Member
+from mcnn_ray.member import Member, settings_of
 from mcnn_ray.sweep.plan import SweepPlan
-from mcnn_ray.sweep.selection import Candidate, Rounds, Selection, criterion, setting_return, settings_of
+from mcnn_ray.sweep.selection import Candidate, Rounds, Selection, criterion, setting_return
 from mcnn_ray.training.run import curve_interval
 
 __all__ = ["halve", "rung_steps"]
@@ -30,7 +30,7 @@ def rung_steps(config: SweepConfig) -> list[int]:
     """
     if config.halving is None:
         return []
-    most = max((len({replace(m, seed=0) for m in contest.members()}) for contest in config.contests()), default=1)
+    most = max((len(settings_of(dict(enumerate(contest.members())))) for contest in config.contests()), default=1)
     count, interval = _rungs(most, config.halving), curve_interval(config.steps)
     steps = [config.steps // config.halving**left // interval * interval for left in range(count, 0, -1)]
     if not steps[0]:

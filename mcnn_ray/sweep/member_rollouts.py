@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from mcnn_ray.config import SweepConfig
 from mcnn_ray.errors import ArtifactError, SimulationError
-from mcnn_ray.member import Member
-from mcnn_ray.report.results import summarise
+from mcnn_ray.member import Member, settings_of
+from mcnn_ray.report.results import Row, summarise
 from mcnn_ray.rollout.episode import EVALUATION_SEED, LOCKSTEP, EpisodeRecord, Rollout
 from mcnn_ray.rollout.outcome import Lost
 from mcnn_ray.rollout.pool import RolloutPool
@@ -63,9 +63,7 @@ def roll_out_members(
         SimulationError: the environment fails, or every episode of a member is lost.
     """
     members = list(identities)
-    going: dict[Member, list[str]] = {}
-    for identity in members:
-        going.setdefault(replace(plan.members[identity], seed=0), []).append(identity)
+    going = settings_of({identity: plan.members[identity] for identity in members})
     stops = looks(config.episodes) if config.stop_early else []
     comparisons = len(stops) * (len(going) - 1)
     stopped: set[str] = set()
@@ -92,23 +90,33 @@ class _Leader:
     def __init__(
         self, settings: Mapping[Member, list[str]], plan: SweepPlan, episodes: int, say: Callable[[str], None]
     ) -> None:
-        self._settings, self._plan, self._episodes, self._say = list(settings.values()), plan, episodes, say
+        self._groups = list(settings.values())
+        self._plan, self._episodes, self._say = plan, episodes, say
+        self._rows: dict[Member, Row] = {}
         self._best: Member | None = None
 
-    def look(self, records: Mapping[str, Sequence[EpisodeRecord]]) -> None:
-        """Take the episodes that there are."""
-        known = [identity for group in self._settings if all(records[i] for i in group) for identity in group]
-        rows = summarise({i: self._plan.members[i] for i in known}, records, dict.fromkeys(known, self._episodes))
-        if not rows:
+    def look(self, identity: str, records: Mapping[str, Sequence[EpisodeRecord]]) -> None:
+        """Take the episodes that there are, of which the last to join are a member's."""
+        first = not self._rows
+        for group in self._groups:
+            # What was on disk is taken once, the rest as it comes: a row takes milliseconds, and sweeps have hundreds.
+            if (first or identity in group) and all(records[i] for i in group):
+                self._take(group, records)
+        if not self._rows:
             return
-        best = max(rows, key=lambda row: row.episode_return.mean)
+        best = max(self._rows.values(), key=lambda row: row.episode_return.mean)
         if best.member != self._best:
             self._best = best.member
             shown = f"return {best.episode_return.text(0)}" if best.score is None else f"score {best.score.text(1)}"
             self._say(
                 f"best so far: {best.member.setting_label}, {shown}, n {best.episode_return.n} "
-                f"({len(rows)} of {len(self._settings)} settings rolled out)"
+                f"({len(self._rows)} of {len(self._groups)} settings rolled out)"
             )
+
+    def _take(self, group: list[str], records: Mapping[str, Sequence[EpisodeRecord]]) -> None:
+        members = {identity: self._plan.members[identity] for identity in group}
+        (row,) = summarise(members, records, dict.fromkeys(group, self._episodes))
+        self._rows[row.member] = row
 
 
 class _Episodes:
@@ -169,7 +177,7 @@ class _Episodes:
         earlier = read_rollouts(path)[: len(self.records[identity])] if self.records[identity] else []
         write_rollouts(path, [*earlier, *rollouts])
         self.records[identity] = [*self.records[identity], *(rollout.record for rollout in rollouts)]
-        self._leader.look(self.records)
+        self._leader.look(identity, self.records)
 
     def _check(self, identities: Sequence[str], lost: Sequence[Lost]) -> None:
         for identity in identities:

@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mcnn_ray.config import SweepConfig
-from mcnn_ray.member import Member
+from mcnn_ray.member import Member, settings_of
 from mcnn_ray.search_space import Range
 from mcnn_ray.sweep.plan import SweepPlan
-from mcnn_ray.sweep.selection import Candidate, Rounds, Selection, criterion, setting_return, settings_of
+from mcnn_ray.sweep.selection import Candidate, Rounds, Selection, criterion, setting_return
 
 if TYPE_CHECKING:
     from optuna import Study, Trial

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -23,7 +23,7 @@ from mcnn_ray.sweep.learning_curves import evaluate_on_selection_seeds, read_eva
 from mcnn_ray.sweep.plan import SweepPlan, earlier_start, make_plan
 from mcnn_ray.sweep.study import Studies
 
-__all__ = ["Candidate", "Rounds", "Selection", "criterion", "setting_return", "settings_of"]
+__all__ = ["Candidate", "Rounds", "Selection", "criterion", "setting_return"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,14 +172,6 @@ class Rounds:
 def _point(plan: SweepPlan, identity: str, step: int) -> float | None:
     points = {point["step"]: point["return"] for point in read_evaluations(plan.evaluations(identity))}
     return points.get(step)
-
-
-def settings_of(members: Mapping[str, Member]) -> dict[Member, list[str]]:
-    """Return the identities of members by setting: those of one differ in the seed alone."""
-    settings: dict[Member, list[str]] = {}
-    for identity, member in members.items():
-        settings.setdefault(replace(member, seed=0), []).append(identity)
-    return settings
 
 
 def setting_return(identities: Sequence[str], returns: Mapping[str, float]) -> float | None:

@@ -170,7 +170,8 @@ def test_script_killed_while_settings_are_compared_continues_to_the_same_tables(
 
 
 def test_members_of_a_setting_differ_in_the_seed_alone():
-    from mcnn_ray.sweep.selection import setting_return, settings_of
+    from mcnn_ray.member import settings_of
+    from mcnn_ray.sweep.selection import setting_return
 
     members = {f"{m.lambda_}/{m.seed}": m for m in parse(seed=[0, 1]).members()}
     settings = settings_of(members)
