@@ -35,7 +35,7 @@ __all__ = ["WARM_UP_STEPS", "TrainBench", "bench_members", "bench_train"]
 WARM_UP_STEPS = 200  # past the beta schedule's first 100, page faults and the capture of CUDA graphs
 _PART_STEPS = 500  # between two readings of the limit
 _LAMBDAS = (0.1, 1.0, 10.0)
-_MEMORY_KEY = ("neural-gas", 0.1, 0, "expert")
+_MEMORY_KEY = ("neural-gas", 0.1, 0, "expert", "euclidean")
 _POLL_S = 0.2
 
 

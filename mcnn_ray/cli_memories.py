@@ -114,7 +114,9 @@ def _describe(study: Study, config: SweepConfig) -> dict[str, Any]:
 
     book, random = _books(study, config)
     distances = distances_to_memories(book)
-    summaries = summarise_weights(distances, list(dict.fromkeys(values_of(config.lambda_))))
+    summaries = summarise_weights(
+        distances, list(dict.fromkeys(member.lambda_ for member in config.members() if member.lambda_ is not None))
+    )
     return {
         "task": study.task.id,
         "dataset": study.demonstrations.source,

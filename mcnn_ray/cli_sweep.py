@@ -41,19 +41,27 @@ class SweepScript:
     prepare: Callable[[StageProgress], None] | None = None
 
 
-Method = Annotated[str | None, typer.Option("--method", help="bc, mcnn+mlp, 1nn; a list makes several.")]
+Method = Annotated[str | None, typer.Option("--method", help="As mcnn methods lists them; a list makes several.")]
 Lambda = Annotated[str | None, typer.Option("--lambda", help="Rate at which a memory loses weight with distance.")]
 LBound = Annotated[str | None, typer.Option("--L", help="Bound of the network's part.")]
 Fraction = Annotated[str | None, typer.Option("--memory-fraction", help="Memories over demonstration steps.")]
 Ways = Annotated[str | None, typer.Option("--memories", help="neural-gas, random, k-means or k-center.")]
 MemoryAction = Annotated[str | None, typer.Option("--memory-action", help="expert, or mean over a memory's cell.")]
+Distance = Annotated[
+    str | None, typer.Option("--distance", help="euclidean, per-dimension or median: units that lambda is given in.")
+]
+Preset = Annotated[str | None, typer.Option("--preset", help="paper [default] or official-code: what is not given.")]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", help="NAME=VALUE of a method's own (mcnn methods); NAME=A,B makes several."),
+]
 Seeds = Annotated[str | None, typer.Option("--seed", help="Training seed.")]
 Steps = Annotated[int | None, typer.Option("--steps", help="Gradient steps [default: 20000; the paper: 1000000].")]
-Rate = Annotated[str | None, typer.Option("--learning-rate", help="Adam's [default: 0.0003].")]
+Rate = Annotated[str | None, typer.Option("--learning-rate", help="[default: the preset's]")]
 Beta = Annotated[str | None, typer.Option("--beta-schedule", help="paper or official-code.")]
 Backbone = Annotated[str | None, typer.Option("--backbone", help="A torch.nn.Module class to train, module.Class.")]
-Batch = Annotated[int | None, typer.Option("--batch-size", help="Transitions a step [default: 256].")]
-Hidden = Annotated[str | None, typer.Option("--hidden", help="Widths of the hidden layers [default: 256,256].")]
+Batch = Annotated[int | None, typer.Option("--batch-size", help="Transitions a step [default: the preset's].")]
+Hidden = Annotated[str | None, typer.Option("--hidden", help="Widths of the hidden layers [default: the preset's].")]
 StopEarly = Annotated[
     bool | None, typer.Option("--stop-early", help="End the rollouts of settings that are separated from the best.")
 ]
@@ -85,6 +93,9 @@ def train(
     memory_fraction: Fraction = None,
     memories: Ways = None,
     memory_action: MemoryAction = None,
+    distance: Distance = None,
+    preset: Preset = None,
+    option: Options = None,
     seed: Seeds = None,
     steps: Steps = None,
     learning_rate: Rate = None,
@@ -131,6 +142,9 @@ def sweep(
     memory_fraction: Fraction = None,
     memories: Ways = None,
     memory_action: MemoryAction = None,
+    distance: Distance = None,
+    preset: Preset = None,
+    option: Options = None,
     seed: Seeds = None,
     steps: Steps = None,
     learning_rate: Rate = None,
@@ -246,15 +260,39 @@ def evaluate(
 
 def _given(flags: dict[str, Any]) -> dict[str, Any]:
     """Return the flags that were given under the keys of `SweepConfig`, with `a,b` as lists."""
-    single = ("search", "steps", "batch_size", "episodes", "backbone", "dataset", "constant_columns", "name", "task")
-    values = {}
+    single = (
+        "search",
+        "preset",
+        "steps",
+        "batch_size",
+        "episodes",
+        "backbone",
+        "dataset",
+        "constant_columns",
+        "name",
+        "task",
+    )
+    values: dict[str, Any] = {}
     for key, value in flags.items():
+        if key == "option":
+            values |= {"options": _options(value)} if value else {}
+            continue
         if value is None or key in ("context", "storage", "as_json", "file"):
             continue
         values["lambda" if key == "lambda_" else key] = (
             value.split(",") if isinstance(value, str) and key not in single else value
         )
     return values
+
+
+def _options(given: list[str]) -> dict[str, list[str]]:
+    options: dict[str, list[str]] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise ConfigError(f"--option {text} is not NAME=VALUE, e.g. --option neighbours=5")
+        options[name] = options.get(name, []) + value.split(",")
+    return options
 
 
 def _sweep(values: dict[str, Any], source: str, storage: Path, one: bool = False) -> SweepResult:

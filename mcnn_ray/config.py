@@ -6,6 +6,7 @@ import itertools
 import math
 import re
 import reprlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,6 +17,7 @@ from mcnn_ray.artifacts import content_hash
 from mcnn_ray.core.codebook import CODEBOOK_METHODS
 from mcnn_ray.errors import ConfigError, did_you_mean
 from mcnn_ray.member import Member, make_member
+from mcnn_ray.methods import METHODS, PRESETS, known_options
 from mcnn_ray.search_space import SEARCHED_KEYS, Range, numbers_or_range, values_of
 from mcnn_ray.tasks.catalogue import Task, find_task
 
@@ -37,10 +39,14 @@ _SELECTING = ("search", "trials", "trials_at_once", "halving")
 FloatsOrRange = Annotated[Annotated[tuple[float, ...], Field(min_length=1)] | Range, BeforeValidator(numbers_or_range)]
 Ints = Annotated[tuple[int, ...], BeforeValidator(_as_list), Field(min_length=1)]
 Strings = Annotated[tuple[str, ...], BeforeValidator(_as_list), Field(min_length=1)]
+Options = dict[str, Annotated[tuple[float | int | str, ...], BeforeValidator(_as_list), Field(min_length=1)]]
 
 
 class SweepConfig(BaseModel):
     """All members of one study: every combination of the lists, for each method the ones it uses.
+
+    What is left out of `lambda`, `L`, `memory_fraction`, `distance`, `learning_rate`, `beta_schedule`, `batch_size`,
+    `hidden` and `options` is as the preset has it for each method.
 
     `lambda`, `L`, `memory_fraction` and `learning_rate` may also be ranges, from which a search draws.
 
@@ -49,12 +55,15 @@ class SweepConfig(BaseModel):
         dataset: Minari id to take instead of the task's own.
         demonstrations: how many episodes to learn from, drawn at random with seed 0; empty takes all.
         method: rows of the table.
+        preset: values of what is not given, `paper` or `official-code`; a method without the latter takes the former.
+        options: hyperparameters that only some methods have, each with a list of values; see `mcnn methods`.
         lambda_: rates at which memories lose weight with distance (key `lambda`).
         L: bounds of the network's part.
         memory_fraction: codebook sizes over dataset size.
         memories: ways of picking memories.
         memory_seed: seed of the codebooks.
         memory_action: what memories return, `expert` or `mean`.
+        distance: units of distances in the memories' weight, `euclidean`, `per-dimension` or `median`.
         seed: training seeds.
         steps: gradient steps of each member.
         learning_rate: Adam's.
@@ -86,18 +95,21 @@ class SweepConfig(BaseModel):
     dataset: str | None = Field(default=None, min_length=1)
     demonstrations: Annotated[tuple[int, ...], BeforeValidator(_as_list)] = ()
     method: Strings = ("mcnn+mlp", "bc", "1nn")
-    lambda_: FloatsOrRange = Field(default=(0.1,), alias="lambda")
-    L: FloatsOrRange = (1.0,)
-    memory_fraction: FloatsOrRange = (0.1,)
+    preset: str = "paper"
+    options: Options = {}
+    lambda_: FloatsOrRange = Field(default=(), alias="lambda")
+    L: FloatsOrRange = ()
+    memory_fraction: FloatsOrRange = ()
     memories: Strings = ("neural-gas",)
     memory_seed: int = 0
     memory_action: Strings = ("expert",)
+    distance: Strings = ()
     seed: Ints = (0,)
     steps: int = 20_000
-    learning_rate: FloatsOrRange = (3e-4,)
-    beta_schedule: Strings = ("paper",)
-    batch_size: int = 256
-    hidden: Ints = (256, 256)
+    learning_rate: FloatsOrRange = ()
+    beta_schedule: Strings = ()
+    batch_size: int | None = None
+    hidden: Ints = ()
     backbone: str | None = None
     episodes: int = Field(default=20, ge=1)
     stop_early: bool = False
@@ -141,6 +153,10 @@ class SweepConfig(BaseModel):
                 f"{source}: name '{config.name}' cannot name a folder; use letters, digits, dots, dashes, underscores"
             )
         config.find_task()
+        for method in config.method:
+            if method not in METHODS:
+                raise ConfigError(f"{source}: unknown method '{method}'; {did_you_mean(method, METHODS)}")
+        config._check_options(source)
         config._check_size(source)
         config.members()
         if fault := config._selection_fault():
@@ -151,11 +167,35 @@ class SweepConfig(BaseModel):
         """Return the task, with the dataset asked for."""
         return find_task(self.task).with_dataset(self.dataset)
 
+    def _check_options(self, source: str) -> None:
+        if self.preset not in PRESETS:
+            raise ConfigError(f"{source}: unknown preset '{self.preset}'; {did_you_mean(self.preset, PRESETS)}")
+        known = known_options()
+        for name in self.options:
+            if name not in known:
+                raise ConfigError(f"{source}: unknown option '{name}'; {did_you_mean(name, list(known))}")
+            if not set(known[name]) & set(self.method):
+                raise ConfigError(
+                    f"{source}: option {name} belongs to {', '.join(known[name])}, but the methods are "
+                    f"{', '.join(self.method)}"
+                )
+
+    def _lists(self) -> dict[str, tuple[Any, ...]]:
+        """Return the values of each key that is combined with the others; None stands for the preset's."""
+        lists: dict[str, tuple[Any, ...]] = {"demonstrations": self.demonstrations or (None,)}
+        lists["learning_rate"] = values_of(self.learning_rate)
+        lists["beta_schedule"] = self.beta_schedule
+        lists["method"] = self.method
+        lists |= self.options
+        lists["memories"], lists["memory_action"] = self.memories, self.memory_action
+        lists["distance"] = self.distance
+        lists["memory_fraction"] = values_of(self.memory_fraction)
+        lists["L"], lists["lambda_"] = values_of(self.L), values_of(self.lambda_)
+        lists["seed"] = self.seed
+        return {key: values or (None,) for key, values in lists.items()}
+
     def _check_size(self, source: str) -> None:
-        lists: list[tuple[object, ...]] = []
-        lists += [self.demonstrations or (None,), self.beta_schedule, self.method, self.memories, self.memory_action]
-        lists += [self.seed, *map(values_of, (self.learning_rate, self.memory_fraction, self.L, self.lambda_))]
-        if (size := math.prod(map(len, lists))) > _MOST_MEMBERS:
+        if (size := math.prod(map(len, self._lists().values()))) > _MOST_MEMBERS:
             raise ConfigError(
                 f"{source}: the lists combine to {size:,} members; a sweep takes at most {_MOST_MEMBERS:,}, make "
                 "several of it"
@@ -167,38 +207,23 @@ class SweepConfig(BaseModel):
         Raises:
             ConfigError: a value cannot be used.
         """
-        grid = itertools.product(
-            self.demonstrations or (None,),
-            values_of(self.learning_rate),
-            self.beta_schedule,
-            self.method,
-            self.memories,
-            self.memory_action,
-            values_of(self.memory_fraction),
-            values_of(self.L),
-            values_of(self.lambda_),
-            self.seed,
-        )
-        members = [
-            make_member(
-                method=method,
-                seed=seed,
-                steps=self.steps,
-                lambda_=lambda_,
-                L=L,
-                memory_fraction=fraction,
-                memories=memories,
-                memory_seed=self.memory_seed,
-                memory_action=action,
-                learning_rate=rate,
-                batch_size=self.batch_size,
-                hidden=self.hidden,
-                backbone=self.backbone,
-                beta_schedule=beta,
-                demonstrations=demonstrations,
+        lists = self._lists()
+        members = []
+        for values in itertools.product(*lists.values()):
+            given = dict(zip(lists, values, strict=True))
+            options = {name: given.pop(name) for name in self.options if name in METHODS[given["method"]].options}
+            members.append(
+                make_member(
+                    **{key: value for key, value in given.items() if key not in self.options},
+                    preset=self.preset,
+                    options=options,
+                    steps=self.steps,
+                    memory_seed=self.memory_seed,
+                    batch_size=self.batch_size,
+                    hidden=self.hidden or None,
+                    backbone=self.backbone,
+                )
             )
-            for demonstrations, rate, beta, method, memories, action, fraction, L, lambda_, seed in grid
-        ]
         return list(dict.fromkeys(members))
 
     def contests(self) -> list[SweepConfig]:
@@ -210,10 +235,21 @@ class SweepConfig(BaseModel):
         ]
 
     def searched(self) -> dict[str, tuple[Any, ...] | Range]:
-        """Return the ranges and the lists of several values that the first method uses, by attribute."""
-        uses = self.members()[0].parameters()
-        found = {key: getattr(self, key) for key in SEARCHED_KEYS if key in uses}
-        return {key: value for key, value in found.items() if isinstance(value, Range) or len(set(value)) > 1}
+        """Return the ranges and the lists of several values that the first method uses, by attribute or option."""
+        method = METHODS[self.method[0]]
+        uses = {*method.uses, *method.options, *self.members()[0].parameters()}
+        found = {key: getattr(self, key) for key in SEARCHED_KEYS} | self.options
+        return {
+            key: value
+            for key, value in found.items()
+            if key in uses and (isinstance(value, Range) or len(set(value)) > 1)
+        }
+
+    def with_values(self, values: Mapping[str, Any]) -> SweepConfig:
+        """Return this configuration with one value for each of some attributes or options."""
+        options = self.options | {key: (value,) for key, value in values.items() if key in self.options}
+        fields = {key: (value,) for key, value in values.items() if key not in self.options}
+        return self.model_copy(update={**fields, "options": options})
 
     def _selection_fault(self) -> str | None:
         """Return what is wrong with the keys of searches and halving, or None."""

@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from mcnn_ray.artifacts import content_hash
 from mcnn_ray.core.blend import BETA_SCHEDULES
 from mcnn_ray.errors import ConfigError, did_you_mean
+from mcnn_ray.methods import CODEBOOK_FIELDS, METHODS, PRESETS
 
-__all__ = ["IDENTITY", "MEMORY_ACTIONS", "METHODS", "CodebookKey", "Member", "MemoryKey", "make_member", "settings_of"]
+__all__ = [
+    "DISTANCES",
+    "IDENTITY",
+    "MEMORY_ACTIONS",
+    "CodebookKey",
+    "DataKey",
+    "Member",
+    "MemoryKey",
+    "make_member",
+    "settings_of",
+]
 
 Key = TypeVar("Key", bound=Hashable)  # of a member: its identity, or its place
 
 _FORMAT = 2  # raised whenever the same member on the same data trains to another policy
-_LEARNING_RATE = 3e-4  # the paper's
 _LARGEST = 1e30  # of lambda and L: squares and products with distances stay far from overflow in float32
 IDENTITY = re.compile("[0-9a-f]{12}")  # of members and packs; their folders are named after it
 MEMORY_ACTIONS = ("expert", "mean")
-METHODS = ("bc", "mcnn+mlp", "1nn")
-_WITH_MEMORIES = ("mcnn+mlp",)
-_TRAINED = ("bc", "mcnn+mlp")
+DISTANCES = ("euclidean", "per-dimension", "median")
 
 CodebookKey = tuple[str, float, int]  # way of picking, fraction, seed
-MemoryKey = tuple[str, float, int, str]  # the same and the kind of action
+MemoryKey = tuple[str, float, int, str, str]  # the same, the kind of action and the scale of distances
+DataKey = tuple[int | None, int, CodebookKey | None]  # demonstrations; how often memories are seen, and which these are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +55,16 @@ class Member:
         memory_seed: seed of the codebook; members that agree on these three share it.
         memory_action: what a memory returns: the `expert`'s action there (the paper), or the `mean` action of all
             demonstrations nearest to it, which evens out a noisy expert.
+        distance: unit of distances in the memories' weight, one of `DISTANCES`: standardised (the paper), divided by
+            the square root of the number of observation numbers, or by the median distance of the demonstrations to
+            their nearest memory, so that one lambda means the same on every task.
         learning_rate: Adam's, above 0.
         batch_size: transitions a step, at least 1.
         hidden: widths of the hidden layers; empty with a backbone of one's own.
         backbone: dotted name of a torch.nn.Module class to train instead of an MLP.
         beta_schedule: of the activation's slope outside [-1, 1], one of `mcnn_ray.core.blend.BETA_SCHEDULES`.
         demonstrations: how many episodes it learns from; None is all of the task's.
+        options: hyperparameters of its method's own, by name, sorted; see `mcnn_ray.methods`.
     """
 
     method: str
@@ -63,17 +76,32 @@ class Member:
     memories: str | None = None
     memory_seed: int | None = None
     memory_action: str | None = None
+    distance: str | None = None
     learning_rate: float | None = None
     batch_size: int | None = None
     hidden: tuple[int, ...] = ()
     backbone: str | None = None
     beta_schedule: str | None = None
     demonstrations: int | None = None
+    options: tuple[tuple[str, float | int | str], ...] = ()
 
     @property
     def trained(self) -> bool:
         """Whether the method has a network to train."""
-        return self.method in _TRAINED
+        return self.family != ""
+
+    @property
+    def family(self) -> str:
+        """How it is trained; see `mcnn_ray.methods.Method`."""
+        return METHODS[self.method].family
+
+    def option(self, name: str) -> Any:
+        """Return the value of one of its method's options.
+
+        Raises:
+            KeyError: the method has no such option.
+        """
+        return dict(self.options)[name]
 
     @property
     def codebook_key(self) -> CodebookKey | None:
@@ -87,7 +115,13 @@ class Member:
         """The codebook's key and the memories' kind of action, or None when it uses none."""
         if self.codebook_key is None or self.memory_action is None:
             return None
-        return (*self.codebook_key, self.memory_action)
+        return (*self.codebook_key, self.memory_action, self.distance or "euclidean")
+
+    @property
+    def data_key(self) -> DataKey:
+        """What its batches are drawn from: how many demonstrations, and how often which memories are seen."""
+        times = int(dict(self.options).get("oversampling", 1))
+        return (self.demonstrations, times, self.codebook_key if times > 1 else None)
 
     @property
     def memory_label(self) -> str:
@@ -98,6 +132,7 @@ class Member:
         parts += [self.memories] if self.memories not in (None, "neural-gas") else []
         parts += ["mean action"] if self.memory_action == "mean" else []
         parts += [f"L={self.L:g}"] if self.L not in (None, 1.0) else []
+        parts += [f"{self.distance} distances"] if self.distance is not None else []
         return " ".join(parts)
 
     @property
@@ -105,7 +140,9 @@ class Member:
         """The method, and whatever of its training is not the paper's."""
         parts = [self.method]
         parts += [self.backbone] if self.backbone is not None else []
-        parts += [f"lr={self.learning_rate:g}"] if self.learning_rate not in (None, _LEARNING_RATE) else []
+        paper = METHODS[self.method].preset("paper")
+        parts += [f"{name}={_short(value)}" for name, value in self.options if value != _default(self.method, name)]
+        parts += [f"lr={self.learning_rate:g}"] if self.learning_rate != paper.get("learning_rate") else []
         parts += [f"beta={self.beta_schedule}"] if self.beta_schedule not in (None, "paper") else []
         parts += [f"demonstrations={self.demonstrations}"] if self.demonstrations is not None else []
         return " ".join(parts)
@@ -113,7 +150,7 @@ class Member:
     @property
     def shape(self) -> tuple[object, ...]:
         """What members of one pack agree on."""
-        return (self.hidden, self.backbone, self.batch_size, self.steps)
+        return (self.family, self.hidden, self.backbone, self.batch_size, self.steps)
 
     @property
     def setting_label(self) -> str:
@@ -124,17 +161,18 @@ class Member:
     def label(self) -> str:
         """Short name for tables, e.g. `mcnn+mlp lambda=1 memories=10% seed=0`."""
         parts = [self.method_label]
-        if self.lambda_ is not None and self.memory_fraction is not None:
-            parts += [f"lambda={self.lambda_:g}", f"memories={self.memory_label}"]
+        parts += [f"lambda={self.lambda_:g}"] if self.lambda_ is not None else []
+        parts += [f"memories={self.memory_label}"] if self.memory_fraction is not None else []
         return " ".join([*parts, f"seed={self.seed}"])
 
     def parameters(self) -> dict[str, Any]:
-        """Return the fields as JSON values, without those that the method does not use."""
-        return {
+        """Return the fields and options as JSON values, without those that the method does not use."""
+        fields = {
             key: list(value) if isinstance(value, tuple) else value
             for key, value in asdict(self).items()
-            if value is not None and value != ()
+            if value is not None and value != () and key != "options"
         }
+        return fields | dict(self.options)
 
     @classmethod
     def from_parameters(cls, parameters: dict[str, Any]) -> Member:
@@ -143,8 +181,11 @@ class Member:
         Raises:
             TypeError: a key is unknown or the method is missing.
         """
+        known = METHODS.get(str(parameters.get("method")))
+        own = known.options.keys() if known is not None else set()
         values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in parameters.items()}
-        return cls(**values)
+        options = tuple(sorted((key, values.pop(key)) for key in own & values.keys()))
+        return cls(**values, options=options)
 
     def identity(self, task_id: str, dataset_sha256: str) -> str:
         """Return 12 hex digits that name this training: equal members on equal data have the same."""
@@ -156,75 +197,85 @@ class Member:
 def make_member(
     *,
     method: str,
-    seed: int = 0,
     steps: int,
-    lambda_: float = 0.1,
-    L: float = 1.0,
-    memory_fraction: float = 0.1,
-    memories: str = "neural-gas",
-    memory_seed: int = 0,
-    memory_action: str = "expert",
-    learning_rate: float = _LEARNING_RATE,
-    batch_size: int = 256,
-    hidden: tuple[int, ...] = (256, 256),
-    backbone: str | None = None,
-    beta_schedule: str = "paper",
+    preset: str = "paper",
     demonstrations: int | None = None,
+    options: Mapping[str, object] | None = None,
+    **values: object,
 ) -> Member:
     """Return a member, checked, with what its method does not use left out.
 
-    The defaults are the paper's (appendix, "Detailed Experimental Setup").
+    Args:
+        method: one of `mcnn_ray.methods.METHODS`.
+        steps: gradient steps.
+        preset: gives what is not given here; the paper's values (appendix, "Detailed Experimental Setup") by default.
+        demonstrations: how many episodes it learns from; None is all of the task's.
+        options: hyperparameters of methods' own; those of other methods are left out.
+        values: other fields of `Member`; None stands for the preset's.
 
     Raises:
         ConfigError: a value cannot be used.
+        TypeError: there is no such field.
     """
     if method not in METHODS:
         raise ConfigError(f"unknown method '{method}'; {did_you_mean(method, METHODS)}")
-    if method not in _TRAINED:
-        return Member(method=method, demonstrations=demonstrations)
-    _require(steps >= 1, "steps", steps, "at least 1")
-    _require(batch_size >= 1, "batch_size", batch_size, "at least 1")
-    _require(
-        math.isfinite(learning_rate) and learning_rate > 0, "learning_rate", learning_rate, "a finite number above 0"
-    )
-    hidden = hidden if backbone is None else ()
-    _require(
-        backbone is not None or (len(hidden) >= 1 and min(hidden) >= 1),
-        "hidden",
-        list(hidden),
-        "one or more widths of at least 1",
-    )
-    _require(0 <= seed < 2**63, "seed", seed, "at least 0 and below 2**63")
-    trained: dict[str, Any] = {
-        "method": method,
-        "seed": seed,
-        "steps": steps,
-        "learning_rate": learning_rate,
-        "batch_size": batch_size,
-        "hidden": hidden,
-        "backbone": backbone,
-        "demonstrations": demonstrations,
-    }
-    if method not in _WITH_MEMORIES:
-        return Member(**trained)
-    _require(0 <= lambda_ <= _LARGEST, "lambda", lambda_, "a finite number of at least 0")
-    _require(0 < L <= _LARGEST, "L", L, "a finite number above 0")
-    _require(0 < memory_fraction <= 1, "memory_fraction", memory_fraction, "above 0 and at most 1, e.g. 0.1")
-    if memory_action not in MEMORY_ACTIONS:
-        raise ConfigError(f"unknown memory action '{memory_action}'; {did_you_mean(memory_action, MEMORY_ACTIONS)}")
-    if beta_schedule not in BETA_SCHEDULES:
-        raise ConfigError(f"unknown beta schedule '{beta_schedule}'; {did_you_mean(beta_schedule, BETA_SCHEDULES)}")
-    _require(0 <= memory_seed < 2**63, "memory_seed", memory_seed, "at least 0 and below 2**63")
-    return Member(
-        **trained,
-        lambda_=lambda_,
-        L=L,
-        memory_fraction=memory_fraction,
-        memories=memories,
-        memory_seed=memory_seed,
-        memory_action=memory_action,
-        beta_schedule=beta_schedule,
-    )
+    if preset not in PRESETS:
+        raise ConfigError(f"unknown preset '{preset}'; {did_you_mean(preset, PRESETS)}")
+    if unknown := values.keys() - Member.__dataclass_fields__.keys():
+        raise TypeError(f"members have no {', '.join(sorted(unknown))}")
+    known = METHODS[method]
+    given = {"seed": 0, "steps": steps, **values, **(options or {})}
+    merged = known.preset(preset) | {key: value for key, value in given.items() if value is not None}
+    own = {name: option.read(name, merged.get(name, option.default)) for name, option in known.options.items()}
+    uses = known.uses
+    if own.get("oversampling", 1) != 1:
+        uses = (*uses, *CODEBOOK_FIELDS)
+    if merged.get("backbone") is not None:
+        uses = tuple(key for key in uses if key != "hidden")
+    fields: dict[str, Any] = {key: _checked(key, merged[key]) for key in uses if key in merged}
+    if fields.get("distance") == "euclidean":
+        del fields["distance"]  # the paper's, and that of members from before there were others
+    return Member(method=method, demonstrations=demonstrations, options=tuple(sorted(own.items())), **fields)
+
+
+_NUMBERS: dict[str, tuple[float, float, str]] = {
+    "steps": (1, math.inf, "at least 1"),
+    "batch_size": (1, math.inf, "at least 1"),
+    "learning_rate": (math.nextafter(0.0, 1.0), _LARGEST, "a finite number above 0"),
+    "seed": (0, 2**63 - 1, "at least 0 and below 2**63"),
+    "memory_seed": (0, 2**63 - 1, "at least 0 and below 2**63"),
+    "lambda_": (0.0, _LARGEST, "a finite number of at least 0"),
+    "L": (math.nextafter(0.0, 1.0), _LARGEST, "a finite number above 0"),
+    "memory_fraction": (math.nextafter(0.0, 1.0), 1.0, "above 0 and at most 1, e.g. 0.1"),
+}
+_WORDS: dict[str, tuple[str, Sequence[str]]] = {
+    "memory_action": ("memory action", MEMORY_ACTIONS),
+    "beta_schedule": ("beta schedule", BETA_SCHEDULES),
+    "distance": ("distance", DISTANCES),
+}
+
+
+def _checked(key: str, value: Any) -> Any:
+    if key in _NUMBERS:
+        least, most, expected = _NUMBERS[key]
+        _require(least <= value <= most, key.rstrip("_"), value, expected)
+    elif key in _WORDS:
+        what, words = _WORDS[key]
+        if value not in words:
+            raise ConfigError(f"unknown {what} '{value}'; {did_you_mean(str(value), words)}")
+    elif key == "hidden":
+        value = tuple(value)
+        _require(len(value) >= 1 and min(value) >= 1, key, list(value), "one or more widths of at least 1")
+    return value
+
+
+def _default(method: str, name: str) -> object:
+    known = METHODS[method]
+    return known.preset("paper").get(name, known.options[name].default)
+
+
+def _short(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def settings_of(members: Mapping[Key, Member]) -> dict[Member, list[Key]]:

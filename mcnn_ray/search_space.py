@@ -9,8 +9,11 @@ from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError, model_
 
 __all__ = ["SEARCHED_KEYS", "Range", "numbers_or_range", "values_of"]
 
-# What a search chooses, in the order in which it is drawn; of the other lists every value is compared.
-SEARCHED_KEYS = ("lambda_", "L", "memory_fraction", "memories", "memory_action", "learning_rate", "beta_schedule")
+# What a search chooses beside options, in the order in which it is drawn.
+SEARCHED_KEYS = (
+    *("lambda_", "L", "memory_fraction", "memories", "memory_action", "learning_rate", "beta_schedule"),
+    "distance",
+)
 
 _DIGITS = 3  # of a number drawn: more would be noise in a table
 

@@ -71,6 +71,7 @@ class ExactRanks:
 
     Attributes:
         query: (W,) float32, [x, 1, 0...], whose product with [-2 m, |m|^2, 0...] is the rank.
+        norm2: squared norm of the observation asked about, shortened where its memories are.
         safe_norm2: squared norm of an observation below which ranks cannot overflow.
     """
 
@@ -85,6 +86,7 @@ class ExactRanks:
         self._x_D = np.empty(dim)
         self._x_K = np.empty(length) if shortening else self._x_D
         self._difference_D = np.empty(dim)
+        self.norm2 = 0.0
         # Forward error bound of a dot product of K + 1 terms, one factor of them rounded before, or both where they are
         # shortened (then K < D), with slack for what is computed in float64. What underflows adds an absolute error.
         rounding = (dim + 8) * 2.0**-24
@@ -117,8 +119,8 @@ class ExactRanks:
             self._shortening.one(self._x_D, self._x_K)
             if self._x_K[-1] > self._largest_rest:
                 return False
-        self._x_norm2 = float(self._x_K.dot(self._x_K))
-        if not self._x_norm2 < self.safe_norm2:
+        self.norm2 = float(self._x_K.dot(self._x_K))
+        if not self.norm2 < self.safe_norm2:
             return False
         self._query_K[:] = self._x_K
         return True
@@ -147,10 +149,10 @@ class ExactRanks:
 
         # The true nearest, j, is no farther than the winner, so |m_j| <= |x| + d = reach bounds the rounding of its
         # rank |m_j|^2 - 2 x.m_j; and so j ranks no higher than d^2 - |x|^2 + rounding. Shortening only lowers its rank.
-        x_norm = math.sqrt(self._x_norm2)
+        x_norm = math.sqrt(self.norm2)
         reach = x_norm + math.sqrt(squared)
         rounding = self._gamma * reach * (reach + 2.0 * x_norm) + self._underflow * (1.0 + reach + x_norm)
-        limit = squared - self._x_norm2 + rounding
+        limit = squared - self.norm2 + rounding
 
         # Without the winner, is the next one beyond the limit? Cheaper than comparing all, and nearly always so.
         rank_C[place] = np.inf
@@ -163,14 +165,14 @@ class ExactRanks:
         return self.measured(near_C if rows_C is None else rows_C[near_C])
 
     def limits(self, norm2_B: Float64Array, squared_B: Float64Array) -> Float32Array:
-        """Return up to which rank a memory may be nearer than the winner, for observations without a shortening.
+        """Return up to which rank a memory may be as near as a distance, that of a winner, say.
 
         As in `nearest`, but a little higher for fewer operations: of reach (reach + 2 |x|) no more than 6 (|x|^2 + d^2)
         is left, of 1 + reach + |x| no more than 3 + |x|^2 + d^2, and a share of 2**-23 covers the rounding to float32.
 
         Args:
-            norm2_B: (B,) their squared norms, below `safe_norm2`.
-            squared_B: (B,) the winners' squared distances.
+            norm2_B: (B,) the observations' `norm2`, below `safe_norm2`.
+            squared_B: (B,) squared distances.
         """
         share = 6.0 * self._gamma + self._underflow + 2.0**-23
         limit_B: Float64Array = squared_B * (1.0 + share)

@@ -60,20 +60,23 @@ def collect_episodes(
     finals: list[npt.NDArray[np.float32]] = []
     rewards: list[float] = []
     lengths: list[int] = []
+    successes: list[bool] = []
     for k in range(episodes):
         # The environment draws its start from default_rng(seed); the noise must not repeat that stream.
         rng = np.random.default_rng((seed + k, 1)) if noise else None
         obs, _ = env.reset(seed=seed + k)
-        done, start = False, len(actions)
+        done, start, told = False, len(actions), []
         while not done:
             action = policy.act(obs, rng)
             observations.append(np.asarray(obs, dtype=np.float32))
             actions.append(action)
-            obs, reward, terminated, truncated, _ = env.step(action)
+            obs, reward, terminated, truncated, info = env.step(action)
+            told += [bool(info["success"])] if "success" in info else []
             rewards.append(float(reward))
             done = terminated or truncated
         finals.append(np.asarray(obs, dtype=np.float32))
         lengths.append(len(actions) - start)
+        successes += [any(told)] if told else []
         if progress is not None:
             progress(k + 1)
     env.close()
@@ -83,6 +86,7 @@ def collect_episodes(
         rewards_N=np.asarray(rewards, dtype=np.float32),
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         final_observations_ED=np.stack(finals),
+        successes_E=np.array(successes) if len(successes) == episodes else None,
         source=f"{name} expert on {task.id}",
         provenance={
             "expert": name,

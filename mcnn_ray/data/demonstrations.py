@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -28,6 +28,7 @@ class Demonstrations:
         rewards_N: (N,) float32, as recorded; zeros where the source has none.
         offsets: (E + 1,) int64; episode e is rows offsets[e] to offsets[e + 1].
         final_observations_ED: (E, D) float32, seen after each episode's last action, or None where not recorded.
+        successes_E: (E,) bool, whether each episode did what the task asks, at any step; None where not recorded.
         source: where the data came from, e.g. a Minari id or a file name.
         provenance: further facts of their origin, JSON values only.
     """
@@ -38,6 +39,7 @@ class Demonstrations:
     offsets: Int64Array
     source: str
     final_observations_ED: Float32Array | None = None
+    successes_E: npt.NDArray[np.bool_] | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -128,6 +130,7 @@ class Demonstrations:
             rewards_N=self.rewards_N[rows],
             offsets=np.concatenate([[0], np.cumsum(self.lengths[chosen])]).astype(np.int64),
             final_observations_ED=None if finals is None else finals[chosen],
+            successes_E=None if self.successes_E is None else self.successes_E[chosen],
             source=self.source,
             provenance={**self.provenance, "subset": {"episodes": episodes, "seed": seed}},
         )
@@ -160,12 +163,8 @@ class Demonstrations:
                 f"[{low_A.min():g}, {high_A.max():g}] (largest magnitude {np.abs(self.actions_NA).max():.3g}); "
                 "if the environment clips them, as Adroit does, pass --clip-actions"
             )
-        return Demonstrations(
-            observations_ND=self.observations_ND,
+        return replace(
+            self,
             actions_NA=np.clip(self.actions_NA, low_A, high_A).astype(np.float32),
-            rewards_N=self.rewards_N,
-            offsets=self.offsets,
-            final_observations_ED=self.final_observations_ED,
-            source=self.source,
             provenance={**self.provenance, "clipped_actions": int(outside_N.sum())},
         )

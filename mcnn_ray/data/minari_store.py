@@ -6,7 +6,7 @@ import os
 import shutil
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -120,9 +120,18 @@ def _read(dataset_id: str) -> Demonstrations:
         rewards_N=np.concatenate([np.asarray(e.rewards, dtype=np.float32) for e in episodes]),
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         final_observations_ED=np.stack([obs[-1] for obs in observations]),
+        successes_E=_successes(episodes),
         source=dataset_id,
         provenance=dict(dataset.storage.metadata.get(_PROVENANCE_KEY, {})),
     )
+
+
+def _successes(episodes: Sequence[Any]) -> npt.NDArray[np.bool_] | None:
+    """Return whether each episode reported success at any step; None where not all tell."""
+    told = [episode.infos.get("success") if isinstance(episode.infos, dict) else None for episode in episodes]
+    if any(values is None for values in told):
+        return None
+    return np.array([bool(np.asarray(values, dtype=np.float64).any()) for values in told])
 
 
 def _check_contents(data: Path) -> None:
@@ -230,7 +239,7 @@ def _episode_buffers(demonstrations: Demonstrations) -> list[EpisodeBuffer]:
     buffers = []
     for e, (start, stop) in enumerate(zip(demonstrations.offsets[:-1], demonstrations.offsets[1:], strict=True)):
         obs = demonstrations.observations_ND[start:stop]
-        finals = demonstrations.final_observations_ED
+        finals, successes = demonstrations.final_observations_ED, demonstrations.successes_E
         # Minari stores one observation more than actions; where the source has none, the last is repeated.
         last = obs[-1:] if finals is None else finals[e : e + 1]
         ends = np.zeros(stop - start, dtype=bool)
@@ -243,7 +252,8 @@ def _episode_buffers(demonstrations: Demonstrations) -> list[EpisodeBuffer]:
                 rewards=demonstrations.rewards_N[start:stop],
                 terminations=np.zeros(stop - start, dtype=bool),
                 truncations=ends,
-                infos={},
+                # As Minari records infos: one more than steps. The step of success is not known here, so all tell it.
+                infos={} if successes is None else {"success": np.full(stop - start + 1, successes[e])},
             )
         )
     return buffers

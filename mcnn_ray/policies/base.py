@@ -6,6 +6,7 @@ Shapes: B observations, D observation numbers, A action numbers, M memories.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -72,6 +73,17 @@ class Policy(ABC):
         """Number A of action numbers."""
         return len(self.action_scale.low_A)
 
+    def start(self, seeds: Sequence[int]) -> list[Any] | None:
+        """Return the state of episodes that are about to begin.
+
+        Args:
+            seeds: (B,) of the episodes: whatever a policy draws at random in one follows from its seed.
+
+        Returns:
+            One entry an episode, for `act`; None for policies that remember and draw nothing.
+        """
+        return None
+
     def act(
         self, observations_BD: npt.NDArray[Any], state: list[Any] | None = None
     ) -> tuple[Float32Array, list[Any] | None]:
@@ -80,7 +92,7 @@ class Policy(ABC):
         Args:
             observations_BD: (B, D) raw observations.
             state: what the policy remembers of each of the B episodes (past observations, say, or actions it has
-                planned); None at the start of all. The families here remember nothing.
+                planned), from `start` or the last step; None starts them with the seeds 0 to B - 1.
 
         Returns:
             (B, A) float32 raw actions; the state to pass at the next step, a list of B or None.
@@ -93,15 +105,17 @@ class Policy(ABC):
                 f"the policy of {self.card.get('task')} takes {self.observation_dim} observation numbers, "
                 f"got an array of shape {observations_BD.shape}; evaluate it on its own task"
             )
-        return self._actions(self.standardiser(observations_BD)), state
+        if state is None:
+            state = self.start(range(len(observations_BD)))
+        return self._actions(self.standardiser(observations_BD), state), state
 
     def to(self, device: str) -> None:
         """Compute on a device of torch's from now on, e.g. `cuda`; what computes with numpy stays where it is."""
         return
 
     @abstractmethod
-    def _actions(self, obs_BD: Float32Array) -> Float32Array:
-        """Return (B, A) raw actions for (B, D) standardised observations."""
+    def _actions(self, obs_BD: Float32Array, state: list[Any] | None) -> Float32Array:
+        """Return (B, A) raw actions for (B, D) standardised observations, and bring what is remembered up to date."""
 
     def explain(self, observations_BD: npt.NDArray[Any]) -> Explanation | None:
         """Tell which memory each action draws on, for (B, D) raw observations; None for policies without memories."""

@@ -89,7 +89,7 @@ class BlendedPolicy(Policy):
     def network_settings(self) -> dict[str, Any]:
         """Return the network's settings for `policy.json`: JSON values."""
 
-    def _actions(self, obs_BD: Float32Array) -> Float32Array:
+    def _actions(self, obs_BD: Float32Array, state: list[Any] | None) -> Float32Array:
         output_BA = self.network(obs_BD)
         if self.memories is None or self._search is None:
             return self.action_scale.to_raw(np.tanh(output_BA))

@@ -125,7 +125,9 @@ def run_episodes(
     low_A, high_A = envs[0].action_space.low, envs[0].action_space.high  # type: ignore[attr-defined]
     episodes = [_Episode(task, env, seed) for env, seed in zip(envs, seeds, strict=False)]
     live: list[tuple[int, _Episode]] = list(enumerate(episodes, first_place))
-    rows, states = [np.zeros_like(episodes[0].observation)] * LOCKSTEP, None
+    rows = [np.zeros_like(episodes[0].observation)] * LOCKSTEP
+    places = {place: episode.seed for place, episode in live}
+    states = policy.start([places.get(place, 0) for place in range(LOCKSTEP)])
     while live:
         for place, episode in live:
             rows[place] = episode.observation
@@ -156,7 +158,7 @@ class _Episode:
     """An episode on its way."""
 
     def __init__(self, task: Task, env: gym.Env[Any, Any], seed: int) -> None:
-        self._task, self._env, self._seed = task, env, seed
+        self._task, self._env, self.seed = task, env, seed
         self._seen: list[npt.NDArray[Any]] = []
         self._actions: list[npt.NDArray[np.float32]] = []
         self._return = 0.0
@@ -182,21 +184,21 @@ class _Episode:
             self.wall_s = 0.0
         elif len(self._actions) >= _MAX_STEPS:
             raise SimulationError(
-                f"{self._task.id}, episode seed {self._seed}: no end after {_MAX_STEPS} steps; give the task a horizon"
+                f"{self._task.id}, episode seed {self.seed}: no end after {_MAX_STEPS} steps; give the task a horizon"
             )
 
     def rollout(self, policy: Policy, member: str) -> Rollout:
         """Return what came of it."""
         if not np.isfinite(self._return) or not np.isfinite(self.observation).all():
             raise SimulationError(
-                f"{self._task.id}, episode seed {self._seed}: the environment gave NaN or infinite rewards or "
+                f"{self._task.id}, episode seed {self.seed}: the environment gave NaN or infinite rewards or "
                 "observations"
             )
         told = policy.explain(np.stack(self._seen))
         record = EpisodeRecord(
             member=member,
             task=self._task.id,
-            episode_seed=self._seed,
+            episode_seed=self.seed,
             episode_return=self._return,
             normalised_score=self._task.normalised_score(self._return),
             success=self._success,
@@ -210,4 +212,4 @@ class _Episode:
         return Rollout(record=record, actions_TA=np.stack(self._actions).astype(np.float32))
 
     def _told(self, error: Exception) -> SimulationError:
-        return environment_fault(self._task.id, self._seed, len(self._actions), error)
+        return environment_fault(self._task.id, self.seed, len(self._actions), error)

@@ -15,10 +15,11 @@ from mcnn_ray.member import Member
 from mcnn_ray.policies.backbone import backbone_size
 from mcnn_ray.sweep.cluster import cluster_cpus, cluster_gpus
 from mcnn_ray.sweep.study import Studies
+from mcnn_ray.training.learners import LEARNERS
 from mcnn_ray.training.pack import CHUNK_STEPS
-from mcnn_ray.training.step_shape import StepShape
+from mcnn_ray.training.step_shape import StepCost, StepShape
 
-__all__ = ["Capacity", "measure_capacity", "pack_bytes", "split_by_memory", "step_shape"]
+__all__ = ["Capacity", "measure_capacity", "pack_bytes", "split_by_memory", "step_cost"]
 
 _SHARE = 0.8  # of the free memory that packs may take
 _NUMBER = 4  # bytes
@@ -52,8 +53,9 @@ def measure_capacity(config: SweepConfig) -> Capacity:
         raise ConfigError(
             f"{config.workers} workers are asked for, but there are {devices} {kind}; use at most {devices}"
         )
-    if config.workers > config.batch_size:
-        raise ConfigError(f"{config.workers} workers cannot share batches of {config.batch_size}")
+    batch_size = min((member.batch_size or config.workers for member in config.members()), default=config.workers)
+    if config.workers > batch_size:
+        raise ConfigError(f"{config.workers} workers cannot share batches of {batch_size}")
     actors = max(1, cpus // 2) if config.evaluate_every else 0
     packs = config.workers if config.workers > 1 else max(1, devices if gpus else devices - actors)
     free = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else psutil.virtual_memory().available // packs
@@ -70,27 +72,27 @@ def pack_bytes(members: Sequence[Member], studies: Studies) -> tuple[int, int]:
     Returns:
         Bytes of the tables that all members share; bytes of each member beside it.
     """
-    parts = {member.demonstrations for member in members}
-    rows = {part: len(studies.parts[part].obs_ND) for part in parts}
-    shape = step_shape(members[0], studies)
-    dim, actions = shape.dim, shape.actions
-    memories = {(member.demonstrations, member.memory_key) for member in members if member.memory_key is not None}
+    dim, actions = studies.widths
+    rows = {member.data_key: studies.of(member).rows(member) for member in members}
+    memories = {(member.data_key, member.memory_key) for member in members if member.memory_key is not None}
     tables = sum(rows.values()) * (dim + actions) + sum(rows[part] for part, _ in memories) * (actions + 1)
-    gathered = CHUNK_STEPS * shape.batch_size * (dim + 3 * actions + 1)
-    parameters, given = shape.parameters, sum(shape.hidden) + actions
-    if members[0].backbone is not None:
-        parameters, given = backbone_size(members[0].backbone, dim, actions)
-    return _NUMBER * tables, _NUMBER * (_STATES * parameters + gathered + 2 * shape.batch_size * given)
+    gathered = CHUNK_STEPS * (members[0].batch_size or 0) * (dim + 3 * actions + 1)
+    cost = step_cost(members[0], studies)
+    return _NUMBER * tables, _NUMBER * (_STATES * cost.parameters + gathered + cost.kept)
 
 
-def step_shape(member: Member, studies: Studies) -> StepShape:
-    """Return the shape of a trained member's gradient step, with an MLP."""
-    study = studies.of(member)
-    return StepShape(
-        dim=study.obs_ND.shape[1],
-        hidden=member.hidden,
-        actions=study.demonstrations.actions_NA.shape[1],
-        batch_size=member.batch_size or 0,
+def step_cost(member: Member, studies: Studies) -> StepCost:
+    """Return what a trained member's gradient step takes."""
+    dim, actions = studies.widths
+    batch = member.batch_size or 0
+    if member.family in LEARNERS:
+        return LEARNERS[member.family].cost(member, dim, actions)
+    if member.backbone is not None:
+        parameters, given = backbone_size(member.backbone, dim, actions)
+        return StepCost(parameters=parameters, flop=6 * batch * parameters, kept=2 * batch * given)
+    shape = StepShape(dim=dim, hidden=member.hidden, actions=actions, batch_size=batch)
+    return StepCost(
+        parameters=shape.parameters, flop=shape.flop, kept=2 * shape.batch_size * (sum(shape.hidden) + actions)
     )
 
 

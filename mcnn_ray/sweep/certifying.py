@@ -38,7 +38,7 @@ def certify_settings(
     settings: dict[tuple[str, CodebookKey], list[str]] = {}
     for identity in records:
         member = plan.members[identity]
-        if member.codebook_key is not None:
+        if member.memory_key is not None and member.codebook_key is not None:
             settings.setdefault((member.setting_label, member.codebook_key), []).append(identity)
     certificates = {}
     for done, ((label, codebook_key), identities) in enumerate(settings.items()):

@@ -16,7 +16,7 @@ import torch
 from mcnn_ray.config import SweepConfig
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.rollout.episode import FAULTS
-from mcnn_ray.sweep.capacity import Capacity, pack_bytes, step_shape
+from mcnn_ray.sweep.capacity import Capacity, pack_bytes, step_cost
 from mcnn_ray.sweep.cluster import cluster_cpus, cluster_gpus
 from mcnn_ray.sweep.plan import PlannedPack, SweepPlan
 from mcnn_ray.sweep.study import Studies
@@ -116,16 +116,16 @@ def _memory(packs: Sequence[PlannedPack], studies: Studies, capacity: Capacity) 
 def _disk(packs: Sequence[PlannedPack], studies: Studies) -> int:
     numbers = 0.0
     for member in (member for pack in packs for member in pack.members.values()):
-        shape, study = step_shape(member, studies), studies.of(member)
-        memories = (member.memory_fraction or 0.0) * len(study.obs_ND)
-        numbers += shape.parameters * (1 + _STATES * _CHECKPOINTS) + memories * (shape.dim + shape.actions)
+        memories = (member.memory_fraction or 0.0) * len(studies.of(member).obs_ND)
+        numbers += step_cost(member, studies).parameters * (1 + _STATES * _CHECKPOINTS)
+        numbers += memories * sum(studies.widths)
     return int(_NUMBER * numbers)
 
 
 def _training_s(packs: Sequence[PlannedPack], studies: Studies, capacity: Capacity) -> float:
     """Return the seconds that the matrix products take on single threads, and what comes with them."""
     somes = [next(iter(pack.members.values())) for pack in packs]
-    flop = sum(pack.member_steps * step_shape(some, studies).flop for pack, some in zip(packs, somes, strict=True))
+    flop = sum(pack.member_steps * step_cost(some, studies).flop for pack, some in zip(packs, somes, strict=True))
     if not flop:
         return 0.0
     return flop / (_product_rate() * _PRODUCT_SHARE * min(capacity.packs_at_once, len(packs)))

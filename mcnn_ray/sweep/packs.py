@@ -11,11 +11,11 @@ import numpy.typing as npt
 import torch
 
 from mcnn_ray.artifacts import write_json
-from mcnn_ray.member import Member
+from mcnn_ray.member import DataKey, Member
 from mcnn_ray.policies.base import save_policy
 from mcnn_ray.sweep.plan import PlannedPack, SweepPlan
-from mcnn_ray.sweep.study import Studies, Study
-from mcnn_ray.training.data import Shard, TrainingData, make_training_data
+from mcnn_ray.sweep.study import Studies
+from mcnn_ray.training.data import Shard, TrainingData
 from mcnn_ray.training.run import Reports, TrainedPack, curve_interval, train_pack
 
 __all__ = ["curve_points", "default_device", "export_pack"]
@@ -61,7 +61,7 @@ def export_pack(
     trained = train_pack(
         members,
         identities,
-        {part: _training_data(studies.parts[part], members, device) for part in {m.demonstrations for m in members}},
+        _training_data(studies, members, device),
         plan.checkpoints(pack),
         checkpoint_s,
         Reports(progress=progress, stopping=plan.stopping, snapshot=snapshot, snapshot_steps=snapshot_steps),
@@ -108,10 +108,10 @@ def curve_points(loss_S: npt.NDArray[np.float32], steps: int) -> dict[str, list[
     }
 
 
-def _training_data(study: Study, members: list[Member], device: str) -> TrainingData:
-    keys = {member.memory_key for member in members if member.memory_key is not None}
-    memories = {key: study.nearest_memories(key) for key in keys if key[:3] in study.codebooks}
-    return make_training_data(study.obs_ND, study.units, memories, device)
+def _training_data(studies: Studies, members: list[Member], device: str) -> dict[DataKey, TrainingData]:
+    parts = {member.data_key: studies.of(member) for member in members}
+    memories = {member.memory_key for member in members if member.memory_key is not None}
+    return {key: study.training_data(key, memories, device) for key, study in parts.items()}
 
 
 def default_device() -> str:

@@ -88,10 +88,10 @@ class _Contest:
 
     def _drawn(self, values: Mapping[str, Any]) -> SweepConfig:
         chosen = {
-            key: (space.rounded(values[key]) if isinstance(space, Range) else values[key],)
+            key: space.rounded(values[key]) if isinstance(space, Range) else values[key]
             for key, space in self._space.items()
         }
-        return self._config.model_copy(update=chosen)
+        return self._config.with_values(chosen)
 
     def tell(self, plan: SweepPlan, returns: Mapping[str, float]) -> None:
         """Take the returns of the settings drawn, in their order."""

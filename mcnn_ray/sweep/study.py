@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,14 +29,14 @@ from mcnn_ray.data.checks import check_demonstrations
 from mcnn_ray.data.demonstrations import Demonstrations
 from mcnn_ray.data.minari_store import task_demonstrations
 from mcnn_ray.errors import ArtifactError, ConfigError
-from mcnn_ray.member import CodebookKey, Member, MemoryKey
+from mcnn_ray.member import CodebookKey, DataKey, Member, MemoryKey
 from mcnn_ray.policies.base import Policy
 from mcnn_ray.policies.blended import Memories
 from mcnn_ray.policies.mlp import MlpPolicy, mlp_layers
 from mcnn_ray.policies.module import ModulePolicy
 from mcnn_ray.policies.nearest import NearestPolicy
 from mcnn_ray.tasks.catalogue import Task
-from mcnn_ray.training.data import NearestMemories
+from mcnn_ray.training.data import NearestMemories, TrainingData, make_training_data
 from mcnn_ray.training.module_network import check_backbone
 
 __all__ = ["Studies", "Study", "make_study", "open_studies", "open_study"]
@@ -131,11 +132,58 @@ class Study:
         np.add.at(sums_MA, book.nearest_N, actions_NA)
         return (sums_MA / np.bincount(book.nearest_N)[:, None]).astype(np.float32)
 
+    def distance_unit(self, key: MemoryKey) -> float:
+        """Return how many standardised units make one of those in which members of this key give their lambda.
+
+        Raises:
+            ConfigError: the demonstrations' median distance to their nearest memory is 0.
+        """
+        if key[4] == "per-dimension":
+            return math.sqrt(self.obs_ND.shape[1])
+        if key[4] != "median":
+            return 1.0
+        book = self.codebooks[key[:3]]
+        others = np.ones(len(book.distances_N), dtype=bool)
+        others[book.rows_M] = False
+        median = float(np.median(book.distances_N[others])) if others.any() else 0.0
+        if median == 0.0:
+            raise ConfigError(
+                f"{self.demonstrations.source}: the median distance to {100 * key[1]:g} % memories is 0, so distances "
+                "cannot be told in its units; take a smaller memory_fraction or distance euclidean"
+            )
+        return median
+
     def nearest_memories(self, key: MemoryKey) -> NearestMemories:
         """Return the nearest memory of every demonstration row, as training wants it."""
         book = self.codebooks[key[:3]]
         units_MA = self.action_scale.to_unit(self.memory_actions(key))
-        return NearestMemories(actions_NA=units_MA[book.nearest_N], distances_N=book.distances_N)
+        distances_N = book.distances_N / np.float32(self.distance_unit(key))
+        return NearestMemories(actions_NA=units_MA[book.nearest_N], distances_N=distances_N)
+
+    def rows(self, member: Member) -> int:
+        """Return from how many rows a member's batches are drawn."""
+        _, times, key = member.data_key
+        return len(self.obs_ND) + (0 if key is None else (times - 1) * memory_count(len(self.obs_ND), key[1]))
+
+    def training_data(self, key: DataKey, memories: Iterable[MemoryKey], device: str) -> TrainingData:
+        """Put what members of a `data_key` learn from on a device.
+
+        Args:
+            key: theirs; memories that are seen several times are appended as often.
+            memories: kinds that they blend with.
+            device: `cpu` or `cuda`.
+        """
+        rows_N = np.arange(len(self.obs_ND))
+        if key[2] is not None:
+            rows_N = np.concatenate([rows_N, np.repeat(self.codebooks[key[2]].rows_M, key[1] - 1)])
+        return make_training_data(
+            self.obs_ND[rows_N],
+            self.units[rows_N],
+            {memory: self.nearest_memories(memory) for memory in memories if memory[:3] in self.codebooks},
+            device,
+            offsets=self.demonstrations.offsets,
+            successes=self.demonstrations.successes_E,
+        )
 
     def policy(self, member: Member, parameters: Mapping[str, npt.NDArray[np.float32]] | None = None) -> Policy:
         """Build a member's policy.
@@ -146,9 +194,7 @@ class Study:
         """
         card = self.card(member)
         if parameters is None:
-            return NearestPolicy(
-                card, self.standardiser, self.action_scale, self.obs_ND, self.demonstrations.actions_NA
-            )
+            return self._nearest_policy(member, card)
         memories = None
         if member.memory_key is not None and member.lambda_ is not None and member.L is not None:
             rows_M = self.codebooks[member.memory_key[:3]].rows_M
@@ -156,12 +202,27 @@ class Study:
                 observations_MD=self.obs_ND[rows_M],
                 actions_MA=self.memory_actions(member.memory_key),
                 rows_M=rows_M,
-                lambda_=member.lambda_,
+                lambda_=member.lambda_ / self.distance_unit(member.memory_key),
                 L=member.L,
             )
         if member.backbone is not None:
             return ModulePolicy(card, self.standardiser, self.action_scale, member.backbone, parameters, memories)
         return MlpPolicy(card, self.standardiser, self.action_scale, mlp_layers(parameters), memories)
+
+    def _nearest_policy(self, member: Member, card: dict[str, Any]) -> NearestPolicy:
+        standardiser, obs_ND = self.standardiser, self.obs_ND
+        if member.option("observations") == "raw":
+            obs_ND = self.demonstrations.observations_ND
+            standardiser = Standardiser(
+                mean_D=np.zeros_like(standardiser.mean_D), scale_D=np.ones_like(standardiser.scale_D)
+            )
+        neighbours = int(dict(member.options).get("neighbours", 1))
+        if neighbours > len(obs_ND):
+            raise ConfigError(
+                f"option neighbours is {neighbours}, but {self.demonstrations.source} has {len(obs_ND)} steps; ask for "
+                "fewer"
+            )
+        return NearestPolicy(card, standardiser, self.action_scale, obs_ND, self.demonstrations.actions_NA, neighbours)
 
     def card(self, member: Member) -> dict[str, Any]:
         """Return where a policy comes from, for its directory."""
@@ -196,6 +257,11 @@ class Studies:
     def of(self, member: Member) -> Study:
         """Return what a member learns from."""
         return self.parts[member.demonstrations]
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """How many numbers an observation has, and an action."""
+        return self.demonstrations.observations_ND.shape[1], self.demonstrations.actions_NA.shape[1]
 
     def learn_codebooks(
         self, members: list[Member], cache: Path, progress: Callable[[str, float], None] | None = None
@@ -245,9 +311,10 @@ def make_study(config: SweepConfig, task: Task, demonstrations: Demonstrations) 
         constant_columns=config.constant_columns,
         min_episodes=config.min_episodes,
     )
-    if config.batch_size > demonstrations.steps and any(member.trained for member in config.members()):
+    batch_size = max((member.batch_size or 0 for member in config.members()), default=0)
+    if batch_size > demonstrations.steps:
         raise ConfigError(
-            f"the batch size {config.batch_size} is larger than the {demonstrations.steps} demonstration steps of "
+            f"the batch size {batch_size} is larger than the {demonstrations.steps} demonstration steps of "
             f"{demonstrations.source}; use at most {demonstrations.steps}"
         )
     for fraction in {member.memory_fraction for member in config.members()} - {None}:

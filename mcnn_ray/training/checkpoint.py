@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 
 from mcnn_ray.artifacts import read_json, read_tensors, verify_manifest, write_directory, write_json
 from mcnn_ray.errors import ArtifactError
-from mcnn_ray.training.pack import Pack
+from mcnn_ray.training.learners import AnyPack
 
 __all__ = ["CheckpointWriter", "Resumed", "load_checkpoint", "newest_step", "read_curve"]
 
@@ -75,7 +75,7 @@ class CheckpointWriter:
         finally:
             self._thread.shutdown()
 
-    def save(self, pack: Pack, curve_SP: npt.NDArray[np.float32], failures: Mapping[str, str]) -> None:
+    def save(self, pack: AnyPack, curve_SP: npt.NDArray[np.float32], failures: Mapping[str, str]) -> None:
         """Copy a pack's state and have it written; waits only if the last one is still being written.
 
         Args:
@@ -120,7 +120,7 @@ class CheckpointWriter:
         return time.monotonic() - started
 
 
-def load_checkpoint(directory: Path, pack: Pack, identities: Sequence[str]) -> Resumed | None:
+def load_checkpoint(directory: Path, pack: AnyPack, identities: Sequence[str]) -> Resumed | None:
     """Put a pack where its newest sound checkpoint left it; members that had failed leave the pack.
 
     A damaged checkpoint, or one of other members or another version, is reported in the log and the one before it is

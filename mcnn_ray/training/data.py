@@ -5,16 +5,16 @@ Shapes: N transitions, D observation numbers, A action numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from mcnn_ray.member import MemoryKey
+from mcnn_ray.member import DataKey, Member, MemoryKey
 
-__all__ = ["NearestMemories", "Shard", "TrainingData", "make_training_data"]
+__all__ = ["NearestMemories", "Shard", "TrainingData", "make_training_data", "parts_of"]
 
 
 @dataclass(kw_only=True)
@@ -25,13 +25,25 @@ class TrainingData:
         obs_ND: (N, D) float32, standardised.
         actions_NA: (N, A) float32, in [-1, 1].
         memory_actions: per kind of memories, (N, A) float32 in [-1, 1]: its nearest memory's action.
-        distances: per kind of memories, (N,) float32: the distance to it.
+        distances: per kind of memories, (N,) float32: the distance to it, in the units of its kind.
+        offsets: (E + 1,) int64, on the CPU: episode e is rows offsets[e] to offsets[e + 1].
+        successes: (E,) bool, on the CPU: which episodes did what the task asks.
     """
 
     obs_ND: torch.Tensor
     actions_NA: torch.Tensor
     memory_actions: dict[MemoryKey, torch.Tensor] = field(default_factory=dict)
     distances: dict[MemoryKey, torch.Tensor] = field(default_factory=dict)
+    offsets: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
+    successes: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+
+
+def parts_of(
+    members: Sequence[Member], data: TrainingData | Mapping[DataKey, TrainingData]
+) -> dict[DataKey, TrainingData]:
+    """Return what each member learns from, by `data_key`, of a mapping that may hold more, or of one for all."""
+    keys = dict.fromkeys(member.data_key for member in members)
+    return {key: data if isinstance(data, TrainingData) else data[key] for key in keys}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +52,7 @@ class NearestMemories:
 
     Attributes:
         actions_NA: (N, A) float32, its action in [-1, 1].
-        distances_N: (N,) float32, its distance, standardised units.
+        distances_N: (N,) float32, its distance, in the units that lambda is given in.
     """
 
     actions_NA: npt.NDArray[np.float32]
@@ -52,6 +64,8 @@ def make_training_data(
     units_NA: npt.NDArray[np.float32],
     memories: dict[MemoryKey, NearestMemories],
     device: str = "cpu",
+    offsets: npt.NDArray[np.int64] | None = None,
+    successes: npt.NDArray[np.bool_] | None = None,
 ) -> TrainingData:
     """Put demonstrations and their nearest memories on a device.
 
@@ -60,12 +74,17 @@ def make_training_data(
         units_NA: (N, A) float32, in [-1, 1].
         memories: by key, for the same rows.
         device: `cpu` or `cuda`.
+        offsets: (E + 1,) of episodes; None is one episode.
+        successes: (E,) which episodes did what the task asks; None is all.
     """
+    offsets = np.array([0, len(obs_ND)]) if offsets is None else offsets
     return TrainingData(
         obs_ND=torch.tensor(obs_ND, device=device),
         actions_NA=torch.tensor(units_NA, device=device),
         memory_actions={key: torch.tensor(nearest.actions_NA, device=device) for key, nearest in memories.items()},
         distances={key: torch.tensor(nearest.distances_N, device=device) for key, nearest in memories.items()},
+        offsets=offsets,
+        successes=np.ones(len(offsets) - 1, dtype=bool) if successes is None else successes,
     )
 
 

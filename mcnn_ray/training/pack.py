@@ -9,14 +9,15 @@ Shapes: P members, G of them that step at once, S steps, B batch, F numbers of o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from mcnn_ray.errors import ConfigError
-from mcnn_ray.member import Member
-from mcnn_ray.training.data import Shard, TrainingData
+from mcnn_ray.member import DataKey, Member
+from mcnn_ray.training.data import Shard, TrainingData, parts_of
 from mcnn_ray.training.module_network import StackedModule
 from mcnn_ray.training.networks import StackedMlp, StackedNetwork
 from mcnn_ray.training.stepping import Buffers, Stepper, stepping_order
@@ -27,17 +28,18 @@ CHUNK_STEPS = 100  # steps whose batches are gathered at once
 
 
 class Pack:
-    """Members of one shape (hidden widths, batch size) trained together.
+    """Members of one shape (hidden widths, batch size) trained together by regression.
 
     Each has its own lambda, L, beta schedule, learning rate, codebook, demonstrations and seed, and draws its own
     batches, so that it learns the same alone or in company. Loss: mean squared error over batch and actions; Adam.
 
     Args:
         members: to be trained; their order is kept.
-        data: what they learn from; where members learn from different demonstrations, by their number (None is all).
+        data: what they learn from; where that differs, by their `data_key`.
         shard: this worker's part of every batch, when several train the same members.
 
     Attributes:
+        chunk_steps: between looks at checkpoints and requests to stop.
         members: in the pack now.
         step: steps taken.
         device: of all tensors.
@@ -46,16 +48,17 @@ class Pack:
         ConfigError: members of different shape, or a batch larger than the dataset.
     """
 
+    chunk_steps: ClassVar[int] = CHUNK_STEPS
+
     def __init__(
         self,
         members: Sequence[Member],
-        data: TrainingData | Mapping[int | None, TrainingData],
+        data: TrainingData | Mapping[DataKey, TrainingData],
         shard: Shard | None = None,
     ) -> None:
-        parts: Mapping[int | None, TrainingData] = data if isinstance(data, Mapping) else {None: data}
         self.step = 0  # steps taken
         self.members = list(members)
-        self._parts = {key: parts[key] for key in dict.fromkeys(member.demonstrations for member in members)}
+        self._parts = parts_of(members, data)
         _check(self.members, self._parts)
         self._shard = shard
         some = next(iter(self._parts.values()))
@@ -138,7 +141,7 @@ class Pack:
         self._sort()
         self._parameters_PF = self._parameters_PF[index]
         self._moments = (self._moments[0][index], self._moments[1][index])
-        self._parts = {key: self._parts[key] for key in dict.fromkeys(m.demonstrations for m in self.members)}
+        self._parts = parts_of(self.members, self._parts)
         self._steppers = self._make_steppers()
 
     def parameters(self, position: int) -> dict[str, npt.NDArray[np.float32]]:
@@ -182,7 +185,7 @@ class Pack:
         self._steppers = self._make_steppers()
 
 
-def _check(members: Sequence[Member], parts: Mapping[int | None, TrainingData]) -> None:
+def _check(members: Sequence[Member], parts: Mapping[DataKey, TrainingData]) -> None:
     shapes = {(member.hidden, member.backbone, member.batch_size) for member in members}
     if len(shapes) != 1:
         raise ConfigError(f"a pack needs members of one shape, got {len(shapes)} (hidden, backbone, batch size)")

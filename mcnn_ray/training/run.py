@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mcnn_ray.member import Member
+from mcnn_ray.member import DataKey, Member
 from mcnn_ray.training.checkpoint import CheckpointWriter, load_checkpoint
 from mcnn_ray.training.data import Shard, TrainingData
-from mcnn_ray.training.pack import CHUNK_STEPS, Pack
+from mcnn_ray.training.learners import AnyPack, make_pack
+from mcnn_ray.training.pack import CHUNK_STEPS
 
 __all__ = ["Reports", "TrainedPack", "curve_interval", "train_pack"]
 
@@ -34,7 +35,7 @@ class TrainedPack:
         failures: why members left the pack, by identity.
     """
 
-    pack: Pack
+    pack: AnyPack
     positions: list[int]
     losses: list[npt.NDArray[np.float32]]
     failures: dict[str, str]
@@ -75,7 +76,7 @@ def curve_interval(steps: int) -> int:
 def train_pack(
     members: Sequence[Member],
     identities: Sequence[str],
-    data: TrainingData | Mapping[int | None, TrainingData],
+    data: TrainingData | Mapping[DataKey, TrainingData],
     checkpoints: Path,
     checkpoint_s: float,
     reports: Reports | None = None,
@@ -90,10 +91,10 @@ def train_pack(
     Args:
         members: of one shape and number of steps.
         identities: (P,) their identities.
-        data: what they learn from, by number of demonstrations where that differs.
+        data: what they learn from, by `data_key` where that differs.
         checkpoints: directory of this pack's checkpoints.
         checkpoint_s: seconds between them, at least, and more where they would take over 2 % of the time; 0 writes one
-            every `CHUNK_STEPS`. One is always written at the end.
+            every `chunk_steps` of the pack. One is always written at the end.
         reports: who is told of progress.
         shard: this worker's part, when several train the same members; the first of them writes the checkpoints.
         until: stop there with a checkpoint instead of at the end; a multiple of `curve_interval`.
@@ -128,10 +129,10 @@ def train_pack(
 
 
 def _train_chunk(trained: TrainedPack, member_count: int, interval: int) -> None:
-    """Train to the next multiple of `CHUNK_STEPS`; chunks are the same whoever stops where, and so are their means."""
+    """Train to the next multiple of `chunk_steps`; chunks are the same whoever stops where, and so are their means."""
     pack = trained.pack
     behind = pack.step % interval
-    steps = min(CHUNK_STEPS - pack.step % CHUNK_STEPS, pack.members[0].steps - pack.step)
+    steps = min(pack.chunk_steps - pack.step % pack.chunk_steps, pack.members[0].steps - pack.step)
     loss_P = np.full(member_count, np.nan, dtype=np.float32)
     loss_P[trained.positions] = pack.train(steps).mean(0)
     if behind:
@@ -140,7 +141,7 @@ def _train_chunk(trained: TrainedPack, member_count: int, interval: int) -> None
         trained.losses.append(loss_P)
 
 
-def _any_worker(stop: bool, pack: Pack, shard: Shard | None) -> bool:
+def _any_worker(stop: bool, pack: AnyPack, shard: Shard | None) -> bool:
     """Tell whether one of the workers that share batches stops, which all have to do at the same step."""
     if shard is None:
         return stop
@@ -152,11 +153,11 @@ def _any_worker(stop: bool, pack: Pack, shard: Shard | None) -> bool:
 def _start(
     members: Sequence[Member],
     identities: Sequence[str],
-    data: TrainingData | Mapping[int | None, TrainingData],
+    data: TrainingData | Mapping[DataKey, TrainingData],
     checkpoints: Path,
     shard: Shard | None,
 ) -> TrainedPack:
-    pack = Pack(members, data, shard)
+    pack = make_pack(members, data, shard)
     resumed = load_checkpoint(checkpoints, pack, identities)
     if shard is not None:
         steps = torch.tensor([float(pack.step)], device=pack.device)

@@ -49,3 +49,18 @@ class StepShape:
         """
         outputs = self.batch_size * (sum(self.hidden) + self.actions)
         return 4 * (8 * self.parameters + 2 * outputs + self.batch_size * (self.dim + 2 * self.actions + 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCost:
+    """What one member's gradient step takes, whatever its networks are.
+
+    Attributes:
+        parameters: numbers that are learned.
+        flop: operations of the matrix products, forward and backward.
+        kept: numbers that the forward pass keeps for the backward one.
+    """
+
+    parameters: int
+    flop: int
+    kept: int

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from mcnn_ray.core.blend import beta_at
-from mcnn_ray.member import Member
-from mcnn_ray.training.data import Shard, TrainingData
+from mcnn_ray.member import DataKey, Member
+from mcnn_ray.training.data import Shard, TrainingData, parts_of
 from mcnn_ray.training.networks import StackedNetwork
 from mcnn_ray.training.sampling import sample_rows
 
@@ -57,7 +57,7 @@ class Stepper:
 
     Args:
         members: sorted by `stepping_order`.
-        parts: demonstrations by their number.
+        parts: what they learn from, by `data_key`.
         network: for as many members; like the buffers it may be shared by steppers that take turns.
         buffers: for as many members.
         parameters_GF: (G, F) float32.
@@ -69,7 +69,7 @@ class Stepper:
     def __init__(
         self,
         members: Sequence[Member],
-        parts: Mapping[int | None, TrainingData],
+        parts: Mapping[DataKey, TrainingData],
         network: StackedNetwork,
         buffers: Buffers,
         parameters_GF: torch.Tensor,
@@ -189,29 +189,29 @@ class _Head:
 class _Tables:
     """What the members read at each row they draw; tables of several demonstrations or memories lie end to end."""
 
-    def __init__(self, members: Sequence[Member], parts: Mapping[int | None, TrainingData], buffers: Buffers) -> None:
+    def __init__(self, members: Sequence[Member], parts: Mapping[DataKey, TrainingData], buffers: Buffers) -> None:
         self._buffers = buffers
-        used = list(dict.fromkeys(member.demonstrations for member in members))
+        used = list(parts_of(members, parts))
         device = parts[used[0]].obs_ND.device
         lengths = [len(parts[key].obs_ND) for key in used]
         starts = dict(zip(used, _starts(lengths), strict=True))
         self._obs_ND = _joined([parts[key].obs_ND for key in used])
         self._actions_NA = _joined([parts[key].actions_NA for key in used])
-        self._start_G1 = torch.tensor([[starts[member.demonstrations]] for member in members], device=device)
-        self.count_G = torch.tensor([len(parts[member.demonstrations].obs_ND) for member in members], device=device)
+        self._start_G1 = torch.tensor([[starts[member.data_key]] for member in members], device=device)
+        self.count_G = torch.tensor([len(parts[member.data_key].obs_ND) for member in members], device=device)
         self.seed_G = torch.tensor([member.seed for member in members], device=device)
 
         with_memories = [member for member in members if member.memory_key is not None]
         self._many = len(with_memories)
         if not with_memories:
             return
-        keys = list(dict.fromkeys((member.demonstrations, member.memory_key) for member in with_memories))
+        keys = list(dict.fromkeys((member.data_key, member.memory_key) for member in with_memories))
         tables = [(parts[part].memory_actions[key], parts[part].distances[key]) for part, key in keys if key]
         memory_starts = dict(zip(keys, _starts([len(table[1]) for table in tables]), strict=True))
         self._memory_actions_NA = _joined([table[0] for table in tables])
         self._distances_N = _joined([table[1] for table in tables])
         self._memory_start_M1 = torch.tensor(
-            [[memory_starts[member.demonstrations, member.memory_key]] for member in with_memories], device=device
+            [[memory_starts[member.data_key, member.memory_key]] for member in with_memories], device=device
         )
         self._lambda_M1 = torch.tensor([[member.lambda_] for member in with_memories], device=device)
         self._L_M1 = torch.tensor([[member.L] for member in with_memories], device=device)

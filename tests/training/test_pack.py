@@ -14,7 +14,7 @@ from mcnn_ray.training.pack import CHUNK_STEPS, Pack
 from mcnn_ray.training.sampling import sample_rows
 from tests.core.test_blend import paper_sigma
 
-KEYS = [("neural-gas", 0.1, 0, "expert"), ("random", 0.2, 0, "expert")]
+KEYS = [("neural-gas", 0.1, 0, "expert", "euclidean"), ("random", 0.2, 0, "expert", "euclidean")]
 
 
 @pytest.fixture(autouse=True)
@@ -133,9 +133,10 @@ def test_those_kept_train_on_as_if_the_others_had_never_been(monkeypatch, at_onc
 def test_members_of_different_demonstrations_train_together_as_alone():
     small, large = training_data(rows=100), training_data(rows=400)
     members = [member(seed=0, demonstrations=2), member(seed=0), member("bc", seed=1, demonstrations=2)]
-    together = Pack(members, {2: small, None: large}).train(200)
+    together = Pack(members, {members[0].data_key: small, members[1].data_key: large, members[2].data_key: small})
+    together = together.train(200)
     for position, data in enumerate((small, large, small)):
-        alone = Pack([members[position]], {members[position].demonstrations: data}).train(200)
+        alone = Pack([members[position]], {members[position].data_key: data}).train(200)
         np.testing.assert_array_equal(together[:, position], alone[:, 0])
 
 

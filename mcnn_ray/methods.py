@@ -1,0 +1,145 @@
+"""The methods, rows of the paper's tables: what hyperparameters each has, and the values that its presets give them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from mcnn_ray.errors import ConfigError, did_you_mean
+
+__all__ = ["METHODS", "PRESETS", "Method", "Option", "known_options"]
+
+PRESETS = ("paper", "official-code")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A hyperparameter that only some methods have.
+
+    Attributes:
+        default: its value where nothing else is asked for; a whole number where it only takes such.
+        least: the lowest number it takes.
+        most: the highest; None for any.
+        choices: the words it takes, where it is one.
+        meaning: in a few words, with its unit.
+    """
+
+    default: float | int | str
+    least: float = 0.0
+    most: float | None = None
+    choices: tuple[str, ...] = ()
+    meaning: str
+
+    def read(self, name: str, value: object) -> float | int | str:
+        """Return a value of the option's kind.
+
+        Raises:
+            ConfigError: the value is of another kind or out of range.
+        """
+        if self.choices:
+            if value not in self.choices:
+                raise ConfigError(f"option {name} is '{value}'; {did_you_mean(str(value), self.choices)}")
+            return str(value)
+        whole = isinstance(self.default, int)
+        try:
+            number = float(str(value))
+        except ValueError:
+            number = float("nan")
+        inside = self.least <= number <= (float("inf") if self.most is None else self.most)
+        if not inside or number == float("inf") or (whole and number != int(number)):
+            kind = "a whole number" if whole else "a number"
+            most = "" if self.most is None else f" and at most {self.most:g}"
+            raise ConfigError(f"option {name} is {value}; it must be {kind} of at least {self.least:g}{most}")
+        return int(number) if whole else number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """One row of the paper's tables.
+
+    Attributes:
+        meaning: in a few words.
+        family: how it is trained: `regression` in stacked packs, a learner's name of `mcnn_ray.training.learners`, or
+            empty where nothing is trained.
+        uses: the fields of `mcnn_ray.member.Member` that it has, beside `method` and `demonstrations`.
+        presets: by name, values of these fields and of options; `paper` is complete, others override it.
+        options: hyperparameters of its own.
+    """
+
+    meaning: str
+    family: str = ""
+    uses: tuple[str, ...] = ()
+    presets: Mapping[str, Mapping[str, Any]]
+    options: Mapping[str, Option] = field(default_factory=dict)
+
+    def preset(self, name: str) -> dict[str, Any]:
+        """Return the values of a preset; those of the paper where the method has no such preset."""
+        return {**self.presets["paper"], **self.presets.get(name, {})}
+
+
+_TRAINED = ("seed", "steps", "learning_rate", "batch_size")
+_MLP = (*_TRAINED, "hidden", "backbone")
+CODEBOOK_FIELDS = ("memory_fraction", "memories", "memory_seed")
+_BLEND = (*CODEBOOK_FIELDS, "memory_action", "lambda_", "L", "beta_schedule", "distance")
+
+# Appendix, "Detailed Experimental Setup".
+_REGRESSION = {"learning_rate": 3e-4, "batch_size": 256, "hidden": (256, 256)}
+_CODEBOOK = {"memory_fraction": 0.1, "memories": "neural-gas", "memory_seed": 0}
+_MEMORIES = {**_CODEBOOK, "memory_action": "expert", "lambda_": 0.1, "L": 1.0, "beta_schedule": "paper"}
+_MEMORIES = {**_MEMORIES, "distance": "euclidean"}
+
+_OBSERVATIONS = Option(
+    default="standardised",
+    choices=("standardised", "raw"),
+    meaning="space in which neighbours are near: each number over its standard deviation, or raw units",
+)
+
+METHODS: Mapping[str, Method] = MappingProxyType(
+    {
+        "bc": Method(
+            meaning="behaviour cloning with an MLP",
+            family="regression",
+            uses=_MLP,
+            presets={"paper": {**_REGRESSION, **_CODEBOOK}},
+            options={
+                "oversampling": Option(
+                    default=1, least=1, most=1000, meaning="times that each memory is seen where others are seen once"
+                )
+            },
+        ),
+        "mcnn+mlp": Method(
+            meaning="an MLP blended with memories",
+            family="regression",
+            uses=(*_MLP, *_BLEND),
+            # The code multiplies its lambda of 1 by 10 and lets beta fall in ten stairs.
+            presets={
+                "paper": {**_REGRESSION, **_MEMORIES},
+                "official-code": {"lambda_": 10.0, "beta_schedule": "official-code"},
+            },
+        ),
+        "1nn": Method(
+            meaning="the action of the nearest demonstrated observation",
+            presets={"paper": {}, "official-code": {"observations": "raw"}},
+            options={"observations": _OBSERVATIONS},
+        ),
+        "vinn": Method(
+            meaning="the mean action of the nearest demonstrated observations, weighted by exp(-distance)",
+            presets={"paper": {}, "official-code": {"observations": "raw"}},
+            options={
+                "neighbours": Option(default=10, least=1, most=1000, meaning="how many are averaged"),
+                "observations": _OBSERVATIONS,
+            },
+        ),
+    }
+)
+
+
+def known_options() -> dict[str, list[str]]:
+    """Return which methods have each option, by its name."""
+    known: dict[str, list[str]] = {}
+    for name, method in METHODS.items():
+        for option in method.options:
+            known.setdefault(option, []).append(name)
+    return known
