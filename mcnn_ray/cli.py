@@ -134,6 +134,38 @@ def tasks(as_json: AsJson = False) -> None:
     output_console.print(table)
 
 
+@app.command()
+def methods(as_json: AsJson = False) -> None:
+    """The methods: what each is, its values in the presets, and options of its own.
+
+    Example: mcnn methods
+    """
+    from mcnn_ray.methods import METHODS, preset_names
+
+    rows = [
+        {
+            "method": name,
+            "meaning": method.meaning,
+            "presets": {preset: method.preset(preset) for preset in preset_names(name)},
+            "options": {key: {"default": option.default, "meaning": option.meaning} for key, option in known.items()},
+        }
+        for name, method in METHODS.items()
+        for known in [method.options]
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    table = Table(box=box.SIMPLE_HEAD, show_lines=False)
+    for column in ("method", "what it is", "option", "paper", "meaning"):
+        table.add_column(column, no_wrap=column in ("method", "option"))
+    for name, method in METHODS.items():
+        paper = method.preset("paper")
+        lines = [(key, str(paper.get(key, option.default)), option.meaning) for key, option in method.options.items()]
+        for i, line in enumerate(lines or [("", "", "")]):
+            table.add_row(*((name, method.meaning) if i == 0 else ("", "")), *line)
+    output_console.print(table)
+
+
 app.command()(memories)
 app.command()(train)
 app.command()(sweep)

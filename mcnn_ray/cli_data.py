@@ -58,6 +58,52 @@ def collect(
     _show(target, as_json=False)
 
 
+@data_app.command()
+def clone(
+    task: TaskName,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Of training the policy that is rolled out.")] = 20_000,
+    episodes: Annotated[
+        int | None, typer.Option("--episodes", help="Rollouts [default: as many as demonstrations].")
+    ] = None,
+    demonstrations: Annotated[
+        int | None, typer.Option("--demonstrations", help="Clone so many episodes only [default: all].")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the training.")] = 0,
+    source: Annotated[
+        str | None, typer.Option("--source", help="Minari id to clone [default: the task's first].")
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option("--dataset", help="Minari id to write [default: that of the task's cloned variant].")
+    ] = None,
+    clip_actions: Annotated[bool, typer.Option("--clip-actions", help="Clip demonstrated actions to bounds.")] = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Make cloned demonstrations: half demonstrations, half rollouts of behaviour cloning on them, as in D4RL.
+
+    Example: mcnn data clone door-human-v1 --clip-actions
+    """
+    from mcnn_ray.config import SweepConfig
+    from mcnn_ray.data.minari_store import check_free, write_minari
+    from mcnn_ray.errors import ConfigError
+    from mcnn_ray.sweep.cloning import clone_demonstrations
+    from mcnn_ray.tasks.catalogue import cloned_variant, find_task
+    from mcnn_ray.tasks.environments import make_environment
+
+    found = find_task(task)
+    variant = cloned_variant(found)
+    target = dataset or (variant.datasets[-1] if variant is not None else None)
+    if target is None:
+        raise ConfigError(f"{task} has no cloned variant in the catalogue; name the dataset to write with --dataset")
+    check_free(target, overwrite)
+    values = {"task": task, "dataset": source, "method": "bc", "steps": steps, "seed": seed}
+    values |= {"demonstrations": demonstrations, "clip_actions": clip_actions}
+    with StageProgress() as progress:
+        cloned = clone_demonstrations(SweepConfig.parse(values, "flags"), episodes, progress)
+    description = f"{cloned.source}: half demonstrations, half rollouts, by mcnn-ray; {found.reward} reward"
+    write_minari(cloned, target, make_environment(found), description=description, overwrite=overwrite)
+    _show(target, as_json=False)
+
+
 @data_app.command(name="import")
 def import_file(
     file: Annotated[Path, typer.Argument(help="D4RL HDF5 (.hdf5, .h5) or .npz with observations, actions, rewards.")],

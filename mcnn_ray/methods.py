@@ -9,7 +9,7 @@ from typing import Any
 
 from mcnn_ray.errors import ConfigError, did_you_mean
 
-__all__ = ["METHODS", "PRESETS", "Method", "Option", "known_options"]
+__all__ = ["CODEBOOK_FIELDS", "METHODS", "PRESETS", "Method", "Option", "known_options", "preset_names"]
 
 PRESETS = ("paper", "official-code")
 
@@ -134,6 +134,11 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         ),
     }
 )
+
+
+def preset_names(method: str) -> list[str]:
+    """Return the presets that a method has of its own."""
+    return [name for name in PRESETS if name in METHODS[method].presets]
 
 
 def known_options() -> dict[str, list[str]]:

@@ -35,6 +35,19 @@ def test_defaults_are_the_paper_s():
     assert (member.learning_rate, member.batch_size, member.hidden) == (3e-4, 256, (256, 256))
 
 
+def test_official_code_has_ten_times_the_lambda_of_its_flag_and_beta_in_stairs():
+    (member,) = parse(method="mcnn+mlp", preset="official-code").members()
+    assert (member.lambda_, member.beta_schedule, member.memory_fraction) == (10.0, "official-code", 0.1)
+    assert parse(method="mcnn+mlp", preset="official-code", **{"lambda": 2}).members()[0].lambda_ == 2.0
+
+
+def test_options_are_combined_for_the_methods_that_have_them():
+    members = parse(method=["bc", "vinn"], options={"neighbours": [5, "10"], "oversampling": 2}).members()
+    assert [member.method_label for member in members] == ["bc oversampling=2", "vinn neighbours=5", "vinn"]
+    assert members[0].codebook_key == ("neural-gas", 0.1, 0)
+    assert parse(method="bc").members()[0].codebook_key is None
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -56,6 +69,17 @@ def test_defaults_are_the_paper_s():
         ({"hidden": [0]}, r"hidden is \[0\]"),
         ({"seed": -1}, "seed is -1"),
         ({"episodes": 0}, "episodes is 0"),
+        ({"preset": "papr"}, "unknown preset 'papr'; did you mean 'paper'"),
+        ({"distance": "eucl"}, "unknown distance 'eucl'; did you mean 'euclidean'"),
+        ({"options": {"neighbors": 5}, "method": "vinn"}, "unknown option 'neighbors'; did you mean 'neighbours'"),
+        ({"options": {"neighbours": 5}}, "option neighbours belongs to vinn, but the methods are mcnn\\+mlp, bc, 1nn"),
+        (
+            {"options": {"neighbours": 2.5}, "method": "vinn"},
+            "option neighbours is 2.5; it must be a whole number of at",
+        ),
+        ({"options": {"neighbours": 0}, "method": "vinn"}, "option neighbours is 0; it must be a whole number of at"),
+        ({"options": {"neighbours": "x"}, "method": "vinn"}, "option neighbours is x; it must be a whole number of at"),
+        ({"options": {"observations": "rwa"}, "method": "1nn"}, "option observations is 'rwa'; did you mean 'raw'"),
         ({"constant_columns": "drop"}, "constant_columns is 'drop'"),
         ({"lambda": "0.1..10"}, "lambda is a range, from which only a search draws; add search: optuna"),
         ({"memory_fraction": "0.1..1", "halving": 2}, "memory_fraction is a range, from which only a search draws"),

@@ -1,8 +1,10 @@
-"""Recording an expert's episodes."""
+"""Recording episodes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +15,9 @@ from mcnn_ray.errors import ConfigError
 from mcnn_ray.tasks.catalogue import Task
 from mcnn_ray.tasks.environments import environment_id, make_environment, simulator_versions
 
-__all__ = ["collect_episodes"]
+__all__ = ["collect_episodes", "record_episodes"]
+
+Act = Callable[[npt.NDArray[Any], np.random.Generator], npt.NDArray[np.float32]]
 
 
 def collect_episodes(
@@ -50,24 +54,51 @@ def collect_episodes(
         )
     policy = Expert.load(name)
     env = make_environment(task)
-    if env.observation_space.shape != (policy.obs_dim,):
+    shape = env.observation_space.shape
+    env.close()
+    if shape != (policy.obs_dim,):
         raise ConfigError(
-            f"the {name} expert takes {policy.obs_dim} observation numbers, {task.id} gives "
-            f"{env.observation_space.shape}; use the expert '{task.expert}'"
+            f"the {name} expert takes {policy.obs_dim} observation numbers, {task.id} gives {shape}; use the expert "
+            f"'{task.expert}'"
         )
+
+    def act(obs_D: npt.NDArray[Any], rng: np.random.Generator) -> npt.NDArray[np.float32]:
+        return policy.act(obs_D, rng if noise else None)
+
+    recorded = record_episodes(task, range(seed, seed + episodes), act, f"{name} expert on {task.id}", progress)
+    return replace(recorded, provenance={"expert": name, "noise": noise, "seed": seed, **recorded.provenance})
+
+
+def record_episodes(
+    task: Task,
+    seeds: Sequence[int],
+    act: Act,
+    source: str,
+    progress: Callable[[int], None] | None = None,
+) -> Demonstrations:
+    """Record what is seen and done in episodes.
+
+    Args:
+        task: whose environment is used.
+        seeds: of the resets.
+        act: chooses an action from an observation and a generator of the episode's own.
+        source: where the episodes are said to come from.
+        progress: called with the episodes done.
+    """
+    env = make_environment(task)
     observations: list[npt.NDArray[np.float32]] = []
     actions: list[npt.NDArray[np.float32]] = []
     finals: list[npt.NDArray[np.float32]] = []
     rewards: list[float] = []
     lengths: list[int] = []
     successes: list[bool] = []
-    for k in range(episodes):
+    for k, seed in enumerate(seeds):
         # The environment draws its start from default_rng(seed); the noise must not repeat that stream.
-        rng = np.random.default_rng((seed + k, 1)) if noise else None
-        obs, _ = env.reset(seed=seed + k)
+        rng = np.random.default_rng((seed, 1))
+        obs, _ = env.reset(seed=seed)
         done, start, told = False, len(actions), []
         while not done:
-            action = policy.act(obs, rng)
+            action = act(obs, rng)
             observations.append(np.asarray(obs, dtype=np.float32))
             actions.append(action)
             obs, reward, terminated, truncated, info = env.step(action)
@@ -86,12 +117,9 @@ def collect_episodes(
         rewards_N=np.asarray(rewards, dtype=np.float32),
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         final_observations_ED=np.stack(finals),
-        successes_E=np.array(successes) if len(successes) == episodes else None,
-        source=f"{name} expert on {task.id}",
+        successes_E=np.array(successes) if len(successes) == len(seeds) else None,
+        source=source,
         provenance={
-            "expert": name,
-            "noise": noise,
-            "seed": seed,
             "environment": environment_id(task),
             "reward": task.reward,
             "versions": simulator_versions(),

@@ -122,17 +122,38 @@ class Demonstrations:
                 f"ask for 1 to {self.episodes}"
             )
         chosen = np.sort(np.random.default_rng(seed).permutation(self.episodes)[:episodes])
-        rows = np.concatenate([np.arange(self.offsets[e], self.offsets[e + 1]) for e in chosen])
-        finals = self.final_observations_ED
-        return Demonstrations(
+        taken = self.take(chosen)
+        return replace(taken, provenance={**self.provenance, "subset": {"episodes": episodes, "seed": seed}})
+
+    def take(self, episodes: Int64Array) -> Demonstrations:
+        """Return some of the episodes, in the order given, each as often as it is named."""
+        rows = np.concatenate([np.arange(self.offsets[e], self.offsets[e + 1]) for e in episodes])
+        finals, successes = self.final_observations_ED, self.successes_E
+        return replace(
+            self,
             observations_ND=self.observations_ND[rows],
             actions_NA=self.actions_NA[rows],
             rewards_N=self.rewards_N[rows],
-            offsets=np.concatenate([[0], np.cumsum(self.lengths[chosen])]).astype(np.int64),
-            final_observations_ED=None if finals is None else finals[chosen],
-            successes_E=None if self.successes_E is None else self.successes_E[chosen],
-            source=self.source,
-            provenance={**self.provenance, "subset": {"episodes": episodes, "seed": seed}},
+            offsets=np.concatenate([[0], np.cumsum(self.lengths[episodes])]).astype(np.int64),
+            final_observations_ED=None if finals is None else finals[episodes],
+            successes_E=None if successes is None else successes[episodes],
+        )
+
+    def followed_by(self, other: Demonstrations) -> Demonstrations:
+        """Return these episodes and others after them; source and provenance stay. What only one has is left out."""
+
+        def both(name: str) -> Any:
+            parts = [getattr(self, name), getattr(other, name)]
+            return None if any(part is None for part in parts) else np.concatenate(parts)
+
+        return replace(
+            self,
+            observations_ND=both("observations_ND"),
+            actions_NA=both("actions_NA"),
+            rewards_N=both("rewards_N"),
+            offsets=np.concatenate([self.offsets, other.offsets[1:] + self.steps]),
+            final_observations_ED=both("final_observations_ED"),
+            successes_E=both("successes_E"),
         )
 
     def check_actions(self, low_A: npt.NDArray[Any], high_A: npt.NDArray[Any], clip: bool = False) -> Demonstrations:

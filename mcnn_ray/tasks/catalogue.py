@@ -8,7 +8,7 @@ from typing import Literal
 
 from mcnn_ray.errors import ArtifactError, ConfigError, did_you_mean
 
-__all__ = ["ADROIT_NAMES", "CATALOGUE", "Task", "find_recorded_task", "find_task"]
+__all__ = ["ADROIT_NAMES", "CATALOGUE", "Task", "cloned_variant", "find_recorded_task", "find_task"]
 
 ADROIT_NAMES = ("pen", "hammer", "door", "relocate")
 ADROIT_VARIANTS = ("human", "expert", "cloned")
@@ -76,6 +76,12 @@ def _adroit_task(name: str, variant: str) -> Task:
 CATALOGUE: dict[str, Task] = {
     task.id: task for name in ADROIT_NAMES for task in (_adroit_task(name, variant) for variant in ADROIT_VARIANTS)
 }
+
+
+def cloned_variant(task: Task) -> Task | None:
+    """Return the task whose demonstrations are cloned from a task's, or None where the catalogue has none."""
+    family, _, rest = task.id.partition("-")
+    return CATALOGUE.get(f"{family}-cloned-v1") if rest in ("human-v1", "expert-v1") else None
 
 
 def find_task(name: str) -> Task:

@@ -31,8 +31,8 @@ def layers(*widths):
 def make(kind, lambda_=1.0, L=1.0):
     standardiser = Standardiser.fit(OBS)
     obs = standardiser(OBS)
-    if kind == "1nn":
-        return NearestPolicy({"task": "t"}, standardiser, SCALE, obs, ACTIONS)
+    if kind in ("1nn", "vinn"):
+        return NearestPolicy({"task": "t"}, standardiser, SCALE, obs, ACTIONS, 1 if kind == "1nn" else 10)
     rows = np.arange(0, 200, 5)
     memories = Memories(observations_MD=obs[rows], actions_MA=ACTIONS[rows], rows_M=rows, lambda_=lambda_, L=L)
     return MlpPolicy({"task": "t"}, standardiser, SCALE, layers(7, 16, 16, 4), memories if kind == "mcnn" else None)
@@ -63,7 +63,7 @@ def test_blend_follows_equation_one_away_from_memories():
     np.testing.assert_allclose(policy.act(queries)[0], expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["bc", "mcnn", "1nn"])
+@pytest.mark.parametrize("kind", ["bc", "mcnn", "1nn", "vinn"])
 def test_actions_stay_within_the_bounds(kind):
     actions, _ = make(kind).act(RNG.standard_normal((300, 7)) * 100)
     assert actions.min() >= -2 - 1e-5
@@ -79,14 +79,14 @@ def test_explain_names_the_memory_its_distance_and_weight():
     assert make("bc").explain(OBS) is None
 
 
-@pytest.mark.parametrize("kind", ["bc", "mcnn", "1nn"])
+@pytest.mark.parametrize("kind", ["bc", "mcnn", "1nn", "vinn"])
 def test_action_of_a_row_does_not_depend_on_the_batch_it_is_in(kind):
     policy = make(kind)
     alone = np.concatenate([policy.act(OBS[i : i + 1] + 0.1)[0] for i in range(20)])
     np.testing.assert_allclose(policy.act(OBS[:20] + 0.1)[0], alone, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["bc", "mcnn", "1nn"])
+@pytest.mark.parametrize("kind", ["bc", "mcnn", "1nn", "vinn"])
 def test_policy_loads_back_and_acts_identically(kind, tmp_path):
     policy = make(kind)
     save_policy(policy, tmp_path / "policy")
@@ -170,3 +170,19 @@ def test_pickle_in_place_of_weights_is_refused_and_does_not_run(saved, tmp_path,
     with pytest.raises(ArtifactError, match="not a whole safetensors file"):
         load_policy(saved)
     assert not (tmp_path / "payload-ran").exists()
+
+
+def test_vinn_is_the_mean_of_the_nearest_actions_weighted_by_exp_of_minus_distance():
+    policy, queries = make("vinn"), OBS[:5] + 0.3
+    standardiser = policy.standardiser
+    distances = np.linalg.norm(standardiser(queries)[:, None].astype(np.float64) - standardiser(OBS)[None], axis=2)
+    for action, distance, told in zip(policy.act(queries)[0], distances, policy.explain(queries).weight_B, strict=True):
+        nearest = np.argsort(distance)[:10]
+        weights = np.exp(-distance[nearest]) / np.exp(-distance[nearest]).sum()
+        np.testing.assert_allclose(action, weights @ ACTIONS[nearest], rtol=1e-4, atol=1e-5)
+        assert told == pytest.approx(weights[0], rel=1e-4)
+
+
+def test_vinn_far_from_all_demonstrations_still_averages():
+    actions, _ = make("vinn").act(np.full((1, 7), 1e6))
+    assert np.isfinite(actions).all() and (ACTIONS.min(0) <= actions).all() and (actions <= ACTIONS.max(0)).all()

@@ -110,3 +110,65 @@ def test_training_and_policy_agree_on_every_memory(pen_dataset, tmp_path, kind):
     )
     told = policy.explain(study.demonstrations.observations_ND)
     np.testing.assert_array_equal(told.distance_B, nearest.distances_N)
+
+
+@pytest.mark.parametrize(("unit", "numbers"), [("euclidean", 1.0), ("per-dimension", 45**0.5)])
+def test_distance_in_other_units_is_another_lambda(pen_dataset, tmp_path, unit, numbers):
+    asked = config(pen_dataset, distance=unit, **{"lambda": 3.0})
+    (member,) = asked.members()
+    study = open_study(asked)
+    study.learn_codebooks([member], tmp_path)
+    book = study.codebooks[member.codebook_key]
+    np.testing.assert_allclose(study.nearest_memories(member.memory_key).distances_N * numbers, book.distances_N)
+    parameters = {"layers.0.weight": np.zeros((45, 24), np.float32), "layers.0.bias": np.zeros(24, np.float32)}
+    told = study.policy(member, parameters).explain(study.demonstrations.observations_ND)
+    np.testing.assert_allclose(told.weight_B, np.exp(-3.0 * book.distances_N / numbers), rtol=1e-4, atol=1e-7)
+
+
+def test_median_distance_gives_half_of_the_other_demonstrations_more_than_its_weight(pen_dataset, tmp_path):
+    asked = config(pen_dataset, distance="median", **{"lambda": 1.0})
+    (member,) = asked.members()
+    study = open_study(asked)
+    study.learn_codebooks([member], tmp_path)
+    distances_N = study.nearest_memories(member.memory_key).distances_N
+    others = np.setdiff1d(np.arange(len(distances_N)), study.codebooks[member.codebook_key].rows_M)
+    assert np.median(distances_N[others]) == pytest.approx(1.0)
+
+
+def test_median_of_no_distances_is_one_sentence(pen_dataset, tmp_path):
+    asked = config(pen_dataset, distance="median", memory_fraction=1.0)
+    study = open_study(asked)
+    study.learn_codebooks(asked.members(), tmp_path)
+    with pytest.raises(ConfigError, match="median distance to 100 % memories is 0"):
+        study.nearest_memories(asked.members()[0].memory_key)
+
+
+def test_oversampled_memories_are_drawn_as_many_times_as_asked(pen_dataset, tmp_path):
+    asked = config(pen_dataset, method="bc", options={"oversampling": [3]})
+    (member,) = asked.members()
+    study = open_study(asked)
+    study.learn_codebooks([member], tmp_path)
+    data = study.training_data(member.data_key, [], "cpu")
+    rows_M = study.codebooks[member.codebook_key].rows_M
+    assert len(data.obs_ND) == study.rows(member) == 600 + 2 * len(rows_M)
+    for name, table in (("obs_ND", study.obs_ND), ("actions_NA", study.units)):
+        seen = getattr(data, name).numpy()
+        _, counts = np.unique(np.concatenate([seen, table[rows_M[:1]]]), axis=0, return_counts=True)
+        assert counts.max() == 4 and (counts == 3).sum() == len(rows_M) - 1, name
+
+
+def test_raw_neighbours_are_near_in_raw_units(pen_dataset):
+    asked = config(pen_dataset, method="1nn", options={"observations": ["standardised", "raw"]})
+    study = open_study(asked)
+    standardised, raw = (study.policy(member) for member in asked.members())
+    obs_ND = study.demonstrations.observations_ND
+    queries = obs_ND[:50] + np.random.default_rng(0).normal(0, 0.5, (50, 45))
+    expected = np.linalg.norm(queries[:, None] - obs_ND[None], axis=2).argmin(1)
+    np.testing.assert_array_equal(raw.explain(queries.astype(np.float32)).row_B, expected)
+    assert (standardised.explain(queries.astype(np.float32)).row_B != expected).any()
+
+
+def test_more_neighbours_than_steps_is_one_sentence(pen_dataset):
+    asked = config(pen_dataset, method="vinn", options={"neighbours": [700]})
+    with pytest.raises(ConfigError, match="neighbours is 700, but mcnn/pen/tests-v0 has 600 steps; ask for fewer"):
+        open_study(asked).policy(asked.members()[0])
