@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from minari.data_collector import EpisodeBuffer
 
+from mcnn_ray.data.checks import check_demonstrations
 from mcnn_ray.data.minari_store import dataset_exists, read_minari, task_demonstrations, write_minari
 from mcnn_ray.errors import ConfigError, DatasetError
-from mcnn_ray.tasks.catalogue import CATALOGUE, find_task
+from mcnn_ray.tasks.catalogue import ADROIT_NAMES, CATALOGUE, find_task
 from mcnn_ray.tasks.environments import make_environment
 
 
@@ -127,3 +128,50 @@ def test_nested_observations_are_flattened_in_gymnasium_s_order():
 
 def test_own_task_reads_its_dataset(pen_dataset):
     assert task_demonstrations(find_task(f"AdroitHandPen-v1@{pen_dataset}")).episodes == 6
+
+
+@pytest.mark.parametrize("name", ADROIT_NAMES)
+def test_d4rl_s_datasets_are_read_under_their_ids(name, tmp_path, monkeypatch):
+    """Laid out as Minari's own: float64 observations, one more than actions; human episodes longer than the task."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    made = gym.make(f"AdroitHand{name.capitalize()}-v1", max_episode_steps=300)
+    for variant, steps in {"human": 30, "expert": 20, "cloned": 30}.items():
+        task, dataset_id = CATALOGUE[f"{name}-{variant}-v1"], f"D4RL/{name}/{variant}-v2"
+        with pytest.raises(DatasetError, match=f"download: minari download {dataset_id}"):
+            task_demonstrations(task)
+        buffers = [recorded(made, seed, steps) for seed in range(2)]
+        minari.create_dataset_from_buffers(dataset_id, buffers, env=made, algorithm_name="None")
+        read = task_demonstrations(task)
+        assert read.source == dataset_id and read.lengths.tolist() == [steps, steps]
+        np.testing.assert_array_equal(read.observations_ND[:steps], buffers[0].observations[:-1].astype(np.float32))
+        np.testing.assert_array_equal(read.final_observations_ED[1], buffers[1].observations[-1].astype(np.float32))
+        assert read.successes_E is None
+        checked, space = check_demonstrations(read, task, constant_columns="ignore")
+        assert checked.actions_NA.shape[1:] == space.shape
+
+
+def recorded(env, seed, steps):
+    observations, rewards = [env.reset(seed=seed)[0]], []
+    env.action_space.seed(seed)
+    actions = [env.action_space.sample() for _ in range(steps)]
+    for action in actions:
+        obs, reward, *_ = env.step(action)
+        observations.append(obs)
+        rewards.append(reward)
+    ends = [False] * (steps - 1) + [True]
+    return EpisodeBuffer(
+        id=seed,
+        observations=np.stack(observations),
+        actions=np.stack(actions),
+        rewards=rewards,
+        terminations=[False] * steps,
+        truncations=ends,
+    )
+
+
+def test_success_comes_back_from_the_store_and_is_unknown_where_nobody_told(pen_demonstrations, env):
+    told = dataclasses.replace(pen_demonstrations, successes_E=np.array([True, False, True, True, False, True]))
+    for demonstrations in (told, dataclasses.replace(told, successes_E=None)):
+        write_minari(demonstrations, "mcnn/pen/success-v0", env, description="t", overwrite=True)
+        read = read_minari("mcnn/pen/success-v0").successes_E
+        assert read is None if demonstrations.successes_E is None else read.tolist() == told.successes_E.tolist()
