@@ -35,6 +35,10 @@ _NOT_RESULTS = ("checkpoint_s", "evaluate_every", "curve_episodes", "workers", "
 _MOST_MEMBERS = 100_000
 RESERVED_NAMES = ("mlflow.db", "artifacts", "cache", "memories", "videos")  # of the storage folder
 
+_OF_METHODS = (
+    *("preset", "options", "lambda", "L", "memory_fraction", "memories", "memory_action", "distance", "steps"),
+    *("learning_rate", "beta_schedule", "batch_size", "hidden"),
+)  # keys that may be other for one method
 _SELECTING = ("search", "trials", "trials_at_once", "halving")
 FloatsOrRange = Annotated[Annotated[tuple[float, ...], Field(min_length=1)] | Range, BeforeValidator(numbers_or_range)]
 Ints = Annotated[tuple[int, ...], BeforeValidator(_as_list), Field(min_length=1)]
@@ -57,6 +61,7 @@ class SweepConfig(BaseModel):
         method: rows of the table.
         preset: values of what is not given, `paper` or `official-code`; a method without the latter takes the former.
         options: hyperparameters that only some methods have, each with a list of values; see `mcnn methods`.
+        for_method: keys that are other for one method, by its name, e.g. `{bet: {steps: 500, batch_size: 64}}`.
         lambda_: rates at which memories lose weight with distance (key `lambda`).
         L: bounds of the network's part.
         memory_fraction: codebook sizes over dataset size.
@@ -97,6 +102,7 @@ class SweepConfig(BaseModel):
     method: Strings = ("mcnn+mlp", "bc", "1nn")
     preset: str = "paper"
     options: Options = {}
+    for_method: dict[str, dict[str, Any]] = {}
     lambda_: FloatsOrRange = Field(default=(), alias="lambda")
     L: FloatsOrRange = ()
     memory_fraction: FloatsOrRange = ()
@@ -153,9 +159,7 @@ class SweepConfig(BaseModel):
                 f"{source}: name '{config.name}' cannot name a folder; use letters, digits, dots, dashes, underscores"
             )
         config.find_task()
-        for method in config.method:
-            if method not in METHODS:
-                raise ConfigError(f"{source}: unknown method '{method}'; {did_you_mean(method, METHODS)}")
+        config._check_methods(source)
         config._check_options(source)
         config._check_size(source)
         config.members()
@@ -166,6 +170,27 @@ class SweepConfig(BaseModel):
     def find_task(self) -> Task:
         """Return the task, with the dataset asked for."""
         return find_task(self.task).with_dataset(self.dataset)
+
+    def _of(self, method: str) -> SweepConfig:
+        """Return the part of a method that has keys of its own, without the other methods."""
+        own = self.for_method.get(method, {})
+        given = self.model_dump(by_alias=True, exclude_unset=True, exclude={"for_method"})
+        return SweepConfig(**{**given, **own, "method": (method,)})
+
+    def _check_methods(self, source: str) -> None:
+        for method in (*self.method, *self.for_method):
+            if method not in METHODS:
+                raise ConfigError(f"{source}: unknown method '{method}'; {did_you_mean(method, METHODS)}")
+        for method, own in self.for_method.items():
+            for key in own:
+                if key not in _OF_METHODS:
+                    raise ConfigError(f"{source}: for_method {method}: key '{key}'; {did_you_mean(key, _OF_METHODS)}")
+            if "steps" in own and self.selects:
+                raise ConfigError(f"{source}: for_method {method}: a search or halving compares all at the same steps")
+            try:
+                self._of(method)
+            except ValidationError as error:
+                raise ConfigError(f"{source}: for_method {method}: {_first_fault(error)}") from error
 
     def _check_options(self, source: str) -> None:
         if self.preset not in PRESETS:
@@ -207,8 +232,10 @@ class SweepConfig(BaseModel):
         Raises:
             ConfigError: a value cannot be used.
         """
-        lists = self._lists()
-        members = []
+        if self.for_method:
+            members = [member for method in dict.fromkeys(self.method) for member in self._of(method).members()]
+            return list(dict.fromkeys(members))
+        lists, members = self._lists(), []
         for values in itertools.product(*lists.values()):
             given = dict(zip(lists, values, strict=True))
             options = {name: given.pop(name) for name in self.options if name in METHODS[given["method"]].options}

@@ -41,6 +41,15 @@ def test_official_code_has_ten_times_the_lambda_of_its_flag_and_beta_in_stairs()
     assert parse(method="mcnn+mlp", preset="official-code", **{"lambda": 2}).members()[0].lambda_ == 2.0
 
 
+def test_a_method_may_have_keys_of_its_own():
+    config = parse(method=["bc", "mcnn+mlp"], steps=9, for_method={"bc": {"steps": 5, "learning_rate": [1e-4, 1e-3]}})
+    assert [(member.method, member.steps, member.learning_rate) for member in config.members()] == [
+        ("bc", 5, 1e-4),
+        ("bc", 5, 1e-3),
+        ("mcnn+mlp", 9, 3e-4),
+    ]
+
+
 def test_options_are_combined_for_the_methods_that_have_them():
     members = parse(method=["bc", "vinn"], options={"neighbours": [5, "10"], "oversampling": 2}).members()
     assert [member.method_label for member in members] == ["bc oversampling=2", "vinn neighbours=5", "vinn"]
@@ -80,6 +89,10 @@ def test_options_are_combined_for_the_methods_that_have_them():
         ({"options": {"neighbours": 0}, "method": "vinn"}, "option neighbours is 0; it must be a whole number of at"),
         ({"options": {"neighbours": "x"}, "method": "vinn"}, "option neighbours is x; it must be a whole number of at"),
         ({"options": {"observations": "rwa"}, "method": "1nn"}, "option observations is 'rwa'; did you mean 'raw'"),
+        ({"for_method": {"bcc": {}}}, "unknown method 'bcc'; did you mean 'bc'"),
+        ({"for_method": {"bc": {"seed": 1}}}, "for_method bc: key 'seed'; "),
+        ({"for_method": {"bc": {"steps": "x"}}}, "for_method bc: steps is 'x': input should be a valid integer"),
+        ({"for_method": {"bc": {"steps": 5}}, "lambda": [1, 2], "halving": 2}, "compares all at the same steps"),
         ({"constant_columns": "drop"}, "constant_columns is 'drop'"),
         ({"lambda": "0.1..10"}, "lambda is a range, from which only a search draws; add search: optuna"),
         ({"memory_fraction": "0.1..1", "halving": 2}, "memory_fraction is a range, from which only a search draws"),
