@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mcnn_ray import cli_flags as flags
 from mcnn_ray.errors import ArtifactError, ConfigError, SimulationError, TrackingError
 from mcnn_ray.terminal import (
     DEFAULT_STORAGE,
@@ -41,78 +42,34 @@ class SweepScript:
     prepare: Callable[[StageProgress], None] | None = None
 
 
-Method = Annotated[str | None, typer.Option("--method", help="As mcnn methods lists them; a list makes several.")]
-Lambda = Annotated[str | None, typer.Option("--lambda", help="Rate at which a memory loses weight with distance.")]
-LBound = Annotated[str | None, typer.Option("--L", help="Bound of the network's part.")]
-Fraction = Annotated[str | None, typer.Option("--memory-fraction", help="Memories over demonstration steps.")]
-Ways = Annotated[str | None, typer.Option("--memories", help="neural-gas, random, k-means or k-center.")]
-MemoryAction = Annotated[str | None, typer.Option("--memory-action", help="expert, or mean over a memory's cell.")]
-Distance = Annotated[
-    str | None, typer.Option("--distance", help="euclidean, per-dimension or median: units that lambda is given in.")
-]
-Preset = Annotated[str | None, typer.Option("--preset", help="paper [default] or official-code: what is not given.")]
-Options = Annotated[
-    list[str] | None,
-    typer.Option("--option", help="NAME=VALUE of a method's own (mcnn methods); NAME=A,B makes several."),
-]
-Seeds = Annotated[str | None, typer.Option("--seed", help="Training seed.")]
-Steps = Annotated[int | None, typer.Option("--steps", help="Gradient steps [default: 20000; the paper: 1000000].")]
-Rate = Annotated[str | None, typer.Option("--learning-rate", help="[default: the preset's]")]
-Beta = Annotated[str | None, typer.Option("--beta-schedule", help="paper or official-code.")]
-Backbone = Annotated[str | None, typer.Option("--backbone", help="A torch.nn.Module class to train, module.Class.")]
-Batch = Annotated[int | None, typer.Option("--batch-size", help="Transitions a step [default: the preset's].")]
-Hidden = Annotated[str | None, typer.Option("--hidden", help="Widths of the hidden layers [default: the preset's].")]
-StopEarly = Annotated[
-    bool | None, typer.Option("--stop-early", help="End the rollouts of settings that are separated from the best.")
-]
-Episodes = Annotated[int | None, typer.Option("--episodes", help="Rollouts of each member [default: 20].")]
-Demonstrations = Annotated[str | None, typer.Option("--demonstrations", help="Learn from so many episodes only.")]
-Dataset = Annotated[str | None, typer.Option("--dataset", help="Minari id to take instead of the task's own.")]
-Clip = Annotated[bool | None, typer.Option("--clip-actions", help="Clip demonstrated actions to the bounds.")]
-Constant = Annotated[str | None, typer.Option("--constant-columns", help="refuse or ignore.")]
-MinEpisodes = Annotated[int | None, typer.Option("--min-episodes", help="Refuse datasets with fewer [default: 2].")]
-Every = Annotated[
-    int | None, typer.Option("--evaluate-every", help="Roll members out on their way, every so many steps.")
-]
-CurveEpisodes = Annotated[int | None, typer.Option("--curve-episodes", help="Of each of these [default: 10].")]
-Workers = Annotated[int | None, typer.Option("--workers", help="Of Ray Train; 1 trains packs as Tune trials.")]
-Search = Annotated[str | None, typer.Option("--search", help="grid [default], or optuna: draw from ranges and lists.")]
-Trials = Annotated[int | None, typer.Option("--trials", help="Settings drawn for each method [default: 32].")]
-AtOnce = Annotated[int | None, typer.Option("--trials-at-once", help="Of them, trained together [default: 8].")]
-Halving = Annotated[
-    int | None, typer.Option("--halving", help="Go on with one of so many settings, again and again, e.g. 3.")
-]
-Name = Annotated[str | None, typer.Option("--name", help="Of the sweep and its folder.")]
-
-
 def train(
     task: Annotated[str, typer.Argument(help="Catalogue name (mcnn tasks), or ENVIRONMENT@DATASET.")],
-    method: Method = "mcnn+mlp",
-    lambda_: Lambda = None,
-    L: LBound = None,
-    memory_fraction: Fraction = None,
-    memories: Ways = None,
-    memory_action: MemoryAction = None,
-    distance: Distance = None,
-    preset: Preset = None,
-    option: Options = None,
-    seed: Seeds = None,
-    steps: Steps = None,
-    learning_rate: Rate = None,
-    beta_schedule: Beta = None,
-    batch_size: Batch = None,
-    hidden: Hidden = None,
-    backbone: Backbone = None,
-    episodes: Episodes = None,
-    demonstrations: Demonstrations = None,
-    dataset: Dataset = None,
-    clip_actions: Clip = None,
-    constant_columns: Constant = None,
-    min_episodes: MinEpisodes = None,
-    evaluate_every: Every = None,
-    curve_episodes: CurveEpisodes = None,
-    workers: Workers = None,
-    name: Name = None,
+    method: flags.Method = "mcnn+mlp",
+    lambda_: flags.Lambda = None,
+    L: flags.LBound = None,
+    memory_fraction: flags.Fraction = None,
+    memories: flags.Ways = None,
+    memory_action: flags.MemoryAction = None,
+    distance: flags.Distance = None,
+    preset: flags.Preset = None,
+    option: flags.Options = None,
+    seed: flags.Seeds = None,
+    steps: flags.Steps = None,
+    learning_rate: flags.Rate = None,
+    beta_schedule: flags.Beta = None,
+    batch_size: flags.Batch = None,
+    hidden: flags.Hidden = None,
+    backbone: flags.Backbone = None,
+    episodes: flags.Episodes = None,
+    demonstrations: flags.Demonstrations = None,
+    dataset: flags.Dataset = None,
+    clip_actions: flags.Clip = None,
+    constant_columns: flags.Constant = None,
+    min_episodes: flags.MinEpisodes = None,
+    evaluate_every: flags.Every = None,
+    curve_episodes: flags.CurveEpisodes = None,
+    workers: flags.Workers = None,
+    name: flags.Name = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: AsJson = False,
 ) -> None:
@@ -136,37 +93,37 @@ def sweep(
     context: typer.Context,
     file: Annotated[Path | None, typer.Argument(help="YAML file; flags override its keys.")] = None,
     task: Annotated[str | None, typer.Option("--task", help="Catalogue name, or ENVIRONMENT@DATASET.")] = None,
-    method: Method = None,
-    lambda_: Lambda = None,
-    L: LBound = None,
-    memory_fraction: Fraction = None,
-    memories: Ways = None,
-    memory_action: MemoryAction = None,
-    distance: Distance = None,
-    preset: Preset = None,
-    option: Options = None,
-    seed: Seeds = None,
-    steps: Steps = None,
-    learning_rate: Rate = None,
-    beta_schedule: Beta = None,
-    batch_size: Batch = None,
-    hidden: Hidden = None,
-    backbone: Backbone = None,
-    episodes: Episodes = None,
-    stop_early: StopEarly = None,
-    demonstrations: Demonstrations = None,
-    dataset: Dataset = None,
-    clip_actions: Clip = None,
-    constant_columns: Constant = None,
-    min_episodes: MinEpisodes = None,
-    evaluate_every: Every = None,
-    curve_episodes: CurveEpisodes = None,
-    search: Search = None,
-    trials: Trials = None,
-    trials_at_once: AtOnce = None,
-    halving: Halving = None,
-    workers: Workers = None,
-    name: Name = None,
+    method: flags.Method = None,
+    lambda_: flags.Lambda = None,
+    L: flags.LBound = None,
+    memory_fraction: flags.Fraction = None,
+    memories: flags.Ways = None,
+    memory_action: flags.MemoryAction = None,
+    distance: flags.Distance = None,
+    preset: flags.Preset = None,
+    option: flags.Options = None,
+    seed: flags.Seeds = None,
+    steps: flags.Steps = None,
+    learning_rate: flags.Rate = None,
+    beta_schedule: flags.Beta = None,
+    batch_size: flags.Batch = None,
+    hidden: flags.Hidden = None,
+    backbone: flags.Backbone = None,
+    episodes: flags.Episodes = None,
+    stop_early: flags.StopEarly = None,
+    demonstrations: flags.Demonstrations = None,
+    dataset: flags.Dataset = None,
+    clip_actions: flags.Clip = None,
+    constant_columns: flags.Constant = None,
+    min_episodes: flags.MinEpisodes = None,
+    evaluate_every: flags.Every = None,
+    curve_episodes: flags.CurveEpisodes = None,
+    search: flags.Search = None,
+    trials: flags.Trials = None,
+    trials_at_once: flags.AtOnce = None,
+    halving: flags.Halving = None,
+    workers: flags.Workers = None,
+    name: flags.Name = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: AsJson = False,
 ) -> None:
@@ -178,7 +135,7 @@ def sweep(
     Example: mcnn sweep --task door-expert-v1 --lambda 0.1,1,10 --memory-fraction 0.05,0.1 --seed 0,1 --steps 5000
     """
     given = _given(locals())
-    from mcnn_ray.config import read_sweep_file
+    from mcnn_ray.config_file import read_sweep_file
 
     script: SweepScript | None = context.obj
     given = {**(read_sweep_file(file) if file is not None else {}), **given}
@@ -258,7 +215,7 @@ def evaluate(
         raise failed
 
 
-def _given(flags: dict[str, Any]) -> dict[str, Any]:
+def _given(given: dict[str, Any]) -> dict[str, Any]:
     """Return the flags that were given under the keys of `SweepConfig`, with `a,b` as lists."""
     single = (
         "search",
@@ -273,7 +230,7 @@ def _given(flags: dict[str, Any]) -> dict[str, Any]:
         "task",
     )
     values: dict[str, Any] = {}
-    for key, value in flags.items():
+    for key, value in given.items():
         if key == "option":
             values |= {"options": _options(value)} if value else {}
             continue

@@ -5,15 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 import re
-import reprlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from mcnn_ray.artifacts import content_hash
+from mcnn_ray.config_file import first_fault
 from mcnn_ray.core.codebook import CODEBOOK_METHODS
 from mcnn_ray.errors import ConfigError, did_you_mean
 from mcnn_ray.member import Member, make_member
@@ -21,7 +19,7 @@ from mcnn_ray.methods import METHODS, PRESETS, known_options
 from mcnn_ray.search_space import SEARCHED_KEYS, Range, numbers_or_range, values_of
 from mcnn_ray.tasks.catalogue import Task, find_task
 
-__all__ = ["SweepConfig", "read_sweep_file"]
+__all__ = ["SweepConfig"]
 
 
 def _as_list(value: Any) -> Any:
@@ -146,7 +144,7 @@ class SweepConfig(BaseModel):
         try:
             config = cls(**values)
         except ValidationError as error:
-            raise ConfigError(f"{source}: {_first_fault(error)}") from error
+            raise ConfigError(f"{source}: {first_fault(error, cls)}") from error
         for way in config.memories:
             if way not in CODEBOOK_METHODS:
                 raise ConfigError(
@@ -190,7 +188,7 @@ class SweepConfig(BaseModel):
             try:
                 self._of(method)
             except ValidationError as error:
-                raise ConfigError(f"{source}: for_method {method}: {_first_fault(error)}") from error
+                raise ConfigError(f"{source}: for_method {method}: {first_fault(error, SweepConfig)}") from error
 
     def _check_options(self, source: str) -> None:
         if self.preset not in PRESETS:
@@ -321,43 +319,3 @@ class SweepConfig(BaseModel):
         free = set(_NOT_RESULTS) - {"curve_episodes"} if self.selects else {*_NOT_RESULTS, *_SELECTING}
         digest = content_hash(self.model_dump(mode="json", exclude=free))[:8]
         return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', self.task)}-{digest}"
-
-
-_SHORT = reprlib.Repr()
-_SHORT.maxlevel, _SHORT.maxstring = 2, 100
-
-
-def _first_fault(error: ValidationError) -> str:
-    fault = error.errors()[0]
-    key = str(fault["loc"][0]) if fault["loc"] else ""
-    keys = [field.alias or name for name, field in SweepConfig.model_fields.items()]
-    if fault["type"] == "extra_forbidden":
-        return f"unknown key '{key}'; {did_you_mean(key, keys)}"
-    if fault["type"] == "missing":
-        return f"the key '{key}' is missing"
-    told = fault["msg"].removeprefix("Value error, ")
-    # Cut short: a few lines of YAML that refer to each other can stand for a text of any length.
-    return f"{key} is {_SHORT.repr(fault['input'])}: {told[0].lower()}{told[1:]}"
-
-
-def read_sweep_file(path: Path) -> dict[str, Any]:
-    """Read a sweep's YAML file.
-
-    Args:
-        path: the file; its keys are those of `SweepConfig`.
-
-    Returns:
-        Keys and values, not yet checked.
-
-    Raises:
-        ConfigError: missing, not YAML, or not a mapping.
-    """
-    try:
-        values = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
-    except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as error:
-        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-        raise ConfigError(f"{path} holds no keys and values; a sweep file starts like: task: door-human-v1")
-    return values

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcnn_ray.config import SweepConfig, read_sweep_file
+from mcnn_ray.config import SweepConfig
+from mcnn_ray.config_file import read_sweep_file
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.member import Member, make_member
 from mcnn_ray.methods import METHODS

@@ -5,36 +5,28 @@ from __future__ import annotations
 import importlib.metadata
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors.numpy import save_file
 
-from mcnn_ray.artifacts import (
-    content_hash,
-    locked,
-    read_json,
-    read_tensors,
-    verify_manifest,
-    write_directory,
-    write_json,
-)
+from mcnn_ray.artifacts import content_hash, locked
 from mcnn_ray.config import SweepConfig
 from mcnn_ray.core.codebook import Codebook, learn_codebook, memory_count
 from mcnn_ray.core.normalise import ActionScale, Standardiser
 from mcnn_ray.data.checks import check_demonstrations
 from mcnn_ray.data.demonstrations import Demonstrations
 from mcnn_ray.data.minari_store import task_demonstrations
-from mcnn_ray.errors import ArtifactError, ConfigError
+from mcnn_ray.errors import ConfigError
 from mcnn_ray.member import CodebookKey, DataKey, Member, MemoryKey
 from mcnn_ray.policies.base import Policy
 from mcnn_ray.policies.blended import Memories
 from mcnn_ray.policies.mlp import MlpPolicy, mlp_layers
 from mcnn_ray.policies.module import ModulePolicy
 from mcnn_ray.policies.nearest import NearestPolicy
+from mcnn_ray.sweep.codebook_cache import read_codebook, write_codebook
 from mcnn_ray.tasks.catalogue import Task
 from mcnn_ray.training.data import NearestMemories, TrainingData, make_training_data
 from mcnn_ray.training.module_network import check_backbone
@@ -108,13 +100,13 @@ class Study:
             if key in self.codebooks:
                 continue
             with locked(entry):  # whoever comes second finds the codebook learned
-                book = _read_codebook(entry, self.demonstrations.steps)
+                book = read_codebook(entry, self.demonstrations.steps)
                 if book is None:
                     try:
                         book = learn_codebook(self.obs_ND, fraction, method=method, seed=seed, progress=report)
                     except ValueError as error:
                         raise ConfigError(f"{self.demonstrations.source}: {error}") from error
-                    _write_codebook(entry, book)
+                    write_codebook(entry, book)
             report(1.0)
             self.codebooks[key] = book
 
@@ -332,30 +324,3 @@ def make_study(config: SweepConfig, task: Task, demonstrations: Demonstrations) 
         ),
         obs_ND=standardiser(demonstrations.observations_ND),
     )
-
-
-_BOOK_ARRAYS = ("rows_M", "edges_E2", "nearest_N", "distances_N")
-
-
-def _write_codebook(entry: Path, book: Codebook) -> None:
-    fields = asdict(book)
-    with write_directory(entry) as target:
-        save_file(
-            {name: np.ascontiguousarray(fields.pop(name)) for name in _BOOK_ARRAYS}, target / "codebook.safetensors"
-        )
-        write_json(target / "codebook.json", fields)
-
-
-def _read_codebook(entry: Path, steps: int) -> Codebook | None:
-    """Return a cached codebook, or None when there is none or it is damaged and has to be learned again."""
-    try:
-        verify_manifest(entry)
-        book = Codebook(**read_json(entry / "codebook.json"), **read_tensors(entry / "codebook.safetensors"))
-        memories = len(book.rows_M)
-        for index, end in ((book.rows_M, steps), (book.edges_E2, memories), (book.nearest_N, memories)):
-            if index.dtype != np.int64 or index.min(initial=0) < 0 or index.max(initial=0) >= end:
-                return None
-    except (ArtifactError, TypeError):
-        return None
-    shapes = (book.rows_M.shape, book.edges_E2.shape[1:], book.nearest_N.shape, book.distances_N.shape)
-    return book if shapes == ((memories,), (2,), (steps,), (steps,)) else None

@@ -8,7 +8,8 @@ import time
 import pytest
 
 from mcnn_ray.artifacts import remove_leftovers, write_json
-from mcnn_ray.config import SweepConfig, read_sweep_file
+from mcnn_ray.config import SweepConfig
+from mcnn_ray.config_file import read_sweep_file
 from mcnn_ray.errors import ArtifactError, ConfigError
 from mcnn_ray.sweep.plan import earlier_start
 from mcnn_ray.sweep.study import open_studies
