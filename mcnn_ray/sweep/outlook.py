@@ -73,7 +73,9 @@ class Outlook:
         return f"plan: {'; '.join(parts)}; about {_size(self.disk_bytes)} of disk"
 
 
-def look_ahead(plan: SweepPlan, studies: Studies, config: SweepConfig, capacity: Capacity) -> Outlook:
+def look_ahead(
+    plan: SweepPlan, studies: Studies, config: SweepConfig, capacity: Capacity, episodes: int | None = None
+) -> Outlook:
     """Work out what is still to be done.
 
     Args:
@@ -81,6 +83,7 @@ def look_ahead(plan: SweepPlan, studies: Studies, config: SweepConfig, capacity:
         studies: what it learns from.
         config: of the sweep.
         capacity: of the cluster.
+        episodes: of each member; None takes those to report on.
 
     Raises:
         ConfigError: the disk has less room than the sweep will take.
@@ -89,7 +92,8 @@ def look_ahead(plan: SweepPlan, studies: Studies, config: SweepConfig, capacity:
     silent = [identity for identity in plan.members if not plan.episodes(identity).is_file()]
     env = make_environment(studies.task)
     horizon = studies.task.horizon or (env.spec.max_episode_steps if env.spec else None) or _UNKNOWN_HORIZON
-    steps = len(silent) * config.episodes * horizon
+    episodes = config.episodes if episodes is None else episodes
+    steps = len(silent) * episodes * horizon
     step_s = _step_s(env) if steps else None
     outlook = Outlook(
         members=len(plan.members),
@@ -98,7 +102,7 @@ def look_ahead(plan: SweepPlan, studies: Studies, config: SweepConfig, capacity:
         device="GPU" if cluster_gpus() else "CPU",
         memory_bytes=_memory(packs, studies, capacity),
         disk_bytes=_disk(packs, studies) + _NUMBER * steps * int(np.prod(env.action_space.shape or (1,))),
-        episodes=len(silent) * config.episodes,
+        episodes=len(silent) * episodes,
         training_s=None if cluster_gpus() or config.backbone else _training_s(packs, studies, capacity),
         rollout_s=None if step_s is None else steps * step_s / cluster_cpus(),
     )

@@ -114,6 +114,7 @@ def run_sweep(
             capacity=capacity,
             train=lambda plan, until: _train(plan, studies, config, capacity, tell, until),
             tell=tell,
+            say=say,
         )
         plan = rounds.plan(members, members)
         say(str(look_ahead(plan, studies, config, capacity)))

@@ -51,6 +51,7 @@ def search(plan: SweepPlan, config: SweepConfig, rounds: Rounds) -> tuple[SweepP
         fresh = [member for contest in contests for member in contest.ask(stop - start)]
         drawn += fresh
         plan = rounds.add(list(dict.fromkeys([*drawn, *fixed])), list(dict.fromkeys([*fresh, *fixed])))
+        rounds.look_ahead(plan, fresh, f"settings {start + 1} to {stop} of {trials} of each method")
         rounds.train(plan, None)
         searched = [i for i, member in plan.members.items() if member not in fixed]
         returns = rounds.returns(plan, {i: plan.policy(i) for i in searched}, config.steps)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -20,6 +20,7 @@ from mcnn_ray.rollout.episode import SELECTION_SEED
 from mcnn_ray.sweep.capacity import Capacity, split_by_memory
 from mcnn_ray.sweep.cluster import cluster_cpus
 from mcnn_ray.sweep.learning_curves import evaluate_on_selection_seeds, read_evaluations
+from mcnn_ray.sweep.outlook import look_ahead
 from mcnn_ray.sweep.plan import SweepPlan, earlier_start, make_plan
 from mcnn_ray.sweep.study import Studies
 
@@ -89,6 +90,7 @@ class Rounds:
         capacity: of the cluster.
         train: trains a plan's members to a step, or to their end.
         tell: told of progress.
+        say: told in words what comes next.
     """
 
     config: SweepConfig
@@ -98,6 +100,17 @@ class Rounds:
     capacity: Capacity
     train: Callable[[SweepPlan, int | None], None]
     tell: Callable[[str, float, float], None]
+    say: Callable[[str], None]
+
+    def look_ahead(self, plan: SweepPlan, fresh: list[Member], what: str) -> None:
+        """Say what members will take that are compared next.
+
+        Raises:
+            ConfigError: the disk has less room.
+        """
+        part = replace(plan, members={i: member for i, member in plan.members.items() if member in fresh})
+        told = look_ahead(part, self.studies, self.config, self.capacity, self.config.curve_episodes)
+        self.say(f"{what}: {told}")
 
     def add(self, members: list[Member], fresh: list[Member]) -> SweepPlan:
         """Have members join the sweep, with their codebooks.
