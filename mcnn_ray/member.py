@@ -230,7 +230,7 @@ def make_member(
     uses = known.uses
     if own.get("oversampling", 1) != 1:
         uses = (*uses, *CODEBOOK_FIELDS)
-    if merged.get("backbone") is not None:
+    if "backbone" in uses and merged.get("backbone") is not None:
         uses = tuple(key for key in uses if key != "hidden")
     fields: dict[str, Any] = {key: _checked(key, merged[key]) for key in uses if key in merged}
     if fields.get("distance") == "euclidean":

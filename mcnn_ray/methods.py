@@ -132,6 +132,29 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 "observations": _OBSERVATIONS,
             },
         ),
+        # Florence et al. 2021; google-research/ibc, ibc/configs/d4rl/mlp_ebm_langevin_best.gin. See training/ibc.py.
+        "ibc": Method(
+            meaning="implicit behaviour cloning: the action of least energy, searched without derivatives",
+            family="ibc",
+            uses=(*_TRAINED, "hidden"),
+            presets={"paper": {"learning_rate": 5e-4, "batch_size": 512, "hidden": (512,) * 9}},
+            options={
+                "counter_examples": Option(
+                    default=8, least=1, most=65536, meaning="random actions that each demonstrated one is told from"
+                ),
+                "decay_steps": Option(default=100, least=1, meaning="steps in which the learning rate falls by 1 %"),
+                "inference_samples": Option(
+                    default=512, least=1, most=131072, meaning="actions whose energies are compared; time grows with it"
+                ),
+                "inference_iterations": Option(
+                    default=3, least=1, most=100, meaning="times that they are; time grows with it"
+                ),
+                "noise": Option(
+                    default=0.33, most=2.0, meaning="standard deviation of the first shaking, over half the range"
+                ),
+                "noise_shrink": Option(default=0.5, most=1.0, meaning="factor of the noise from one to the next"),
+            },
+        ),
     }
 )
 

@@ -11,12 +11,13 @@ from mcnn_ray.artifacts import read_json, read_tensors, verify_manifest
 from mcnn_ray.core.normalise import ActionScale, Standardiser
 from mcnn_ray.errors import ArtifactError
 from mcnn_ray.policies.base import FORMAT, Policy
+from mcnn_ray.policies.implicit import ImplicitPolicy
 from mcnn_ray.policies.mlp import MlpPolicy
 from mcnn_ray.policies.nearest import NearestPolicy
 
 __all__ = ["load_policy"]
 
-_KINDS: dict[str, type[Policy]] = {kind.kind: kind for kind in (MlpPolicy, NearestPolicy)}
+_KINDS: dict[str, type[Policy]] = {kind.kind: kind for kind in (MlpPolicy, NearestPolicy, ImplicitPolicy)}
 _MODULE = "module"  # the kind that needs torch, whose import would take half the time in which a rollout process starts
 
 

@@ -23,6 +23,7 @@ from mcnn_ray.errors import ConfigError
 from mcnn_ray.member import CodebookKey, DataKey, Member, MemoryKey
 from mcnn_ray.policies.base import Policy
 from mcnn_ray.policies.blended import Memories
+from mcnn_ray.policies.implicit import ImplicitPolicy
 from mcnn_ray.policies.mlp import MlpPolicy, mlp_layers
 from mcnn_ray.policies.module import ModulePolicy
 from mcnn_ray.policies.nearest import NearestPolicy
@@ -187,6 +188,10 @@ class Study:
         card = self.card(member)
         if parameters is None:
             return self._nearest_policy(member, card)
+        if member.family == "ibc":
+            return ImplicitPolicy.from_parts(
+                card, self.standardiser, self.action_scale, dict(parameters), dict(member.options)
+            )
         memories = None
         if member.memory_key is not None and member.lambda_ is not None and member.L is not None:
             rows_M = self.codebooks[member.memory_key[:3]].rows_M

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from mcnn_ray.member import DataKey, Member
 from mcnn_ray.training.data import Shard, TrainingData
+from mcnn_ray.training.ibc import ImplicitLearner
 from mcnn_ray.training.learner import Learner, LearnerPack
 from mcnn_ray.training.pack import Pack
 
@@ -13,7 +14,7 @@ __all__ = ["LEARNERS", "AnyPack", "make_pack"]
 
 AnyPack = Pack | LearnerPack
 
-LEARNERS: dict[str, type[Learner]] = {}
+LEARNERS: dict[str, type[Learner]] = {"ibc": ImplicitLearner}
 
 
 def make_pack(
