@@ -155,6 +155,22 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 "noise_shrink": Option(default=0.5, most=1.0, meaning="factor of the noise from one to the next"),
             },
         ),
+        "cql-sparse": Method(
+            meaning="conservative Q-learning, with the reward 1 at the end of each demonstration that succeeded",
+            family="cql",
+            uses=(*_TRAINED, "hidden"),
+            # The code holds 5 gap to its threshold of 5.
+            presets={
+                "paper": {"learning_rate": 3e-5, "batch_size": 256, "hidden": (256, 256, 256)},
+                "official-code": {"lagrange": 1.0},
+            },
+            options={
+                "critic_learning_rate": Option(default=3e-4, least=1e-9, meaning="learning rate of critics and alpha"),
+                "alpha": Option(default=5.0, least=1e-9, meaning="weight of the conservative loss, at first"),
+                "lagrange": Option(default=5.0, meaning="gap of values at which alpha settles; 0 leaves it as it is"),
+                "action_samples": Option(default=10, least=1, most=1000, meaning="actions of each kind in the gap"),
+            },
+        ),
     }
 )
 

@@ -16,7 +16,7 @@ from mcnn_ray.artifacts import content_hash, locked
 from mcnn_ray.config import SweepConfig
 from mcnn_ray.core.codebook import Codebook, learn_codebook, memory_count
 from mcnn_ray.core.normalise import ActionScale, Standardiser
-from mcnn_ray.data.checks import check_demonstrations
+from mcnn_ray.data.checks import check_demonstrations, check_successes
 from mcnn_ray.data.demonstrations import Demonstrations
 from mcnn_ray.data.minari_store import task_demonstrations
 from mcnn_ray.errors import ConfigError
@@ -64,7 +64,10 @@ class Study:
 
     def identity(self, member: Member) -> str:
         """Return what names this member's training on this data."""
-        return member.identity(self.task.id, self.demonstrations.sha256)
+        data, successes_E = self.demonstrations.sha256, self.demonstrations.successes_E
+        if member.family == "cql" and successes_E is not None:
+            data = content_hash([data, successes_E.tolist()])
+        return member.identity(self.task.id, data)
 
     def learn_codebooks(
         self, members: list[Member], cache: Path, progress: Callable[[str, float], None] | None = None
@@ -301,6 +304,7 @@ def make_study(config: SweepConfig, task: Task, demonstrations: Demonstrations) 
         DatasetError: they are not fit for the task.
         ConfigError: there are fewer steps than a batch has, or so few that a fraction gives no memory.
     """
+    members = config.members()
     demonstrations, action_space = check_demonstrations(
         demonstrations,
         task,
@@ -308,13 +312,15 @@ def make_study(config: SweepConfig, task: Task, demonstrations: Demonstrations) 
         constant_columns=config.constant_columns,
         min_episodes=config.min_episodes,
     )
-    batch_size = max((member.batch_size or 0 for member in config.members()), default=0)
+    batch_size = max((member.batch_size or 0 for member in members), default=0)
     if batch_size > demonstrations.steps:
         raise ConfigError(
             f"the batch size {batch_size} is larger than the {demonstrations.steps} demonstration steps of "
             f"{demonstrations.source}; use at most {demonstrations.steps}"
         )
-    for fraction in {member.memory_fraction for member in config.members()} - {None}:
+    if any(member.family == "cql" for member in members):
+        check_successes(demonstrations)
+    for fraction in {member.memory_fraction for member in members} - {None}:
         try:
             memory_count(demonstrations.steps, fraction or 0.0)
         except ValueError as error:
