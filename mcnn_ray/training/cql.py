@@ -243,5 +243,4 @@ def _transitions(data: TrainingData) -> tuple[npt.NDArray[np.int64], npt.NDArray
     last_N = np.isin(rows_N, data.offsets[1:] - 1)
     success_N = np.repeat(data.successes, np.diff(data.offsets))
     known_N = ~last_N | success_N
-    ends_N = last_N & success_N
-    return rows_N[known_N], (rows_N + ~ends_N)[known_N], ends_N[known_N]
+    return rows_N[known_N], (rows_N + ~last_N)[known_N], last_N[known_N]

@@ -3,10 +3,10 @@
     python tests/benchmarks/compare_cql.py --environments runs/peers
 
 First, at the paper's sizes: both start from our weights, take the same batches and seed torch alike before each step,
-so that both draw the same actions; every loss of every step must agree. Then both train policies of a smaller network on
-the same demonstrations of a packaged expert, each with its own initialisation, batches and noise, and the policies are
-rolled out from the same starts. d3rlpy lives in the virtual environment of `compare_behaviour_cloning.py`. The exit
-status is 1 where losses differ, or the mean return of one lies outside the interval of the other.
+so that both draw the same actions; every loss of every step must agree. Then both train policies of a smaller network
+on the same demonstrations of a packaged expert, each with its own initialisation, batches and noise, and the policies
+are rolled out from the same starts. d3rlpy lives in the virtual environment of `compare_behaviour_cloning.py`. The exit
+status is 1 where losses differ, or where the mean return of one lies outside the interval of the other.
 """
 
 from __future__ import annotations
