@@ -15,12 +15,14 @@ import torch
 
 from mcnn_ray.config import SweepConfig
 from mcnn_ray.errors import ConfigError
+from mcnn_ray.member import Member
 from mcnn_ray.rollout.episode import FAULTS
 from mcnn_ray.sweep.capacity import Capacity, pack_bytes, step_cost
 from mcnn_ray.sweep.cluster import cluster_cpus, cluster_gpus
 from mcnn_ray.sweep.plan import PlannedPack, SweepPlan
 from mcnn_ray.sweep.study import Studies
 from mcnn_ray.tasks.environments import make_environment
+from mcnn_ray.training.learners import LEARNERS
 
 __all__ = ["Outlook", "look_ahead"]
 
@@ -95,6 +97,7 @@ def look_ahead(
     episodes = config.episodes if episodes is None else episodes
     steps = len(silent) * episodes * horizon
     step_s = _step_s(env) if steps else None
+    acting_s = config.episodes * horizon * _acting_s([plan.members[identity] for identity in silent], studies)
     outlook = Outlook(
         members=len(plan.members),
         packs=tuple(len(pack.members) for pack in packs),
@@ -104,7 +107,7 @@ def look_ahead(
         disk_bytes=_disk(packs, studies) + _NUMBER * steps * int(np.prod(env.action_space.shape or (1,))),
         episodes=len(silent) * episodes,
         training_s=None if cluster_gpus() or config.backbone else _training_s(packs, studies, capacity),
-        rollout_s=None if step_s is None else steps * step_s / cluster_cpus(),
+        rollout_s=None if step_s is None else (steps * step_s + acting_s) / cluster_cpus(),
     )
     env.close()
     _check_disk(plan.folder, outlook.disk_bytes)
@@ -133,6 +136,12 @@ def _training_s(packs: Sequence[PlannedPack], studies: Studies, capacity: Capaci
     if not flop:
         return 0.0
     return flop / (_product_rate() * _PRODUCT_SHARE * min(capacity.packs_at_once, len(packs)))
+
+
+def _acting_s(members: Sequence[Member], studies: Studies) -> float:
+    """Return the seconds of one action of each, as far as its network is what takes the time."""
+    flop = sum(step_cost(member, studies).act_flop for member in members if member.family in LEARNERS)
+    return flop / _product_rate() if flop else 0.0
 
 
 def _product_rate() -> float:

@@ -97,11 +97,14 @@ class ImplicitLearner(Learner):
         """Count a step's work and memory; see `Learner.cost`."""
         batch = member.batch_size or 0
         rows = batch * (1 + int(member.option("counter_examples")))
+        searched = int(member.option("inference_samples") * member.option("inference_iterations"))
         widths = (*member.hidden, 1)
         pairs = list(itertools.pairwise(widths))
         first = widths[0] * (batch * dim + rows * actions)  # whose inputs need no gradient
+        others = sum(fan_in * fan_out for fan_in, fan_out in pairs)
         return StepCost(
             parameters=(dim + actions + 1) * widths[0] + sum((fan_in + 1) * fan_out for fan_in, fan_out in pairs),
-            flop=4 * first + 6 * rows * sum(fan_in * fan_out for fan_in, fan_out in pairs),
+            flop=4 * first + 6 * rows * others,
             kept=2 * rows * (actions + sum(widths)),
+            act_flop=2 * searched * (actions * widths[0] + others),
         )

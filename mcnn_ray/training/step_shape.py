@@ -59,8 +59,10 @@ class StepCost:
         parameters: numbers that are learned.
         flop: operations of the matrix products, forward and backward.
         kept: numbers that the forward pass keeps for the backward one.
+        act_flop: operations of the matrix products of one action, where they are not negligible beside the simulator.
     """
 
     parameters: int
     flop: int
     kept: int
+    act_flop: int = 0

@@ -50,6 +50,13 @@ def test_time_of_training_grows_with_the_steps_and_the_width(look):
     assert wide.memory_bytes > short.memory_bytes
 
 
+def test_time_of_rollouts_grows_with_the_actions_that_ibc_compares(look):
+    few, many = (
+        look(method="ibc", hidden=[256, 256], options={"inference_samples": samples})[1]() for samples in (16, 4096)
+    )
+    assert many.rollout_s > 5 * few.rollout_s
+
+
 def test_disk_that_is_too_full_is_refused_with_both_numbers(look, monkeypatch):
     _, ahead = look()
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2 * 2**20))

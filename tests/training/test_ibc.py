@@ -222,6 +222,7 @@ def test_cost_counts_the_parameters_that_there_are():
     assert cost.parameters == sum(parameter.numel() for parameter in learner.networks.parameters())
     weights = (5 * 24 + 17 * (3 * 24)) * 4 + 17 * (24 * 16 + 16 * 16 + 16) * 6  # C + 1 actions an observation
     assert cost.flop == 64 * weights
+    assert cost.act_flop == 2 * 256 * 3 * (3 * 24 + 24 * 16 + 16 * 16 + 16)
 
 
 @pytest.mark.parametrize(
