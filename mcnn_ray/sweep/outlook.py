@@ -97,7 +97,7 @@ def look_ahead(
     episodes = config.episodes if episodes is None else episodes
     steps = len(silent) * episodes * horizon
     step_s = _step_s(env) if steps else None
-    acting_s = config.episodes * horizon * _acting_s([plan.members[identity] for identity in silent], studies)
+    acting_s = episodes * horizon * _acting_s([plan.members[identity] for identity in silent], studies)
     outlook = Outlook(
         members=len(plan.members),
         packs=tuple(len(pack.members) for pack in packs),
