@@ -134,7 +134,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         ),
         # Florence et al. 2021; google-research/ibc, ibc/configs/d4rl/mlp_ebm_langevin_best.gin. See training/ibc.py.
         "ibc": Method(
-            meaning="implicit behaviour cloning: the action of least energy, searched without derivatives",
+            meaning="implicit behaviour cloning: the action of least energy; for few action numbers",
             family="ibc",
             uses=(*_TRAINED, "hidden"),
             presets={"paper": {"learning_rate": 5e-4, "batch_size": 512, "hidden": (512,) * 9}},

@@ -10,6 +10,11 @@ samples by 100 steps of Langevin dynamics; and they had spectral normalisation a
 which those steps need. Their 8 counter-examples and 512 samples are also those of the repository's derivative-free runs
 on the particle task (`configs/particle/mlp_ebm_dfo.gin`); those on block pushing have 256 and 16,384.
 
+Without those steps it is a method for actions of few numbers. Uniform counter-examples are ever farther from what was
+demonstrated, and are told apart before the energy has a shape near it: with 64 of them and 1,500 steps on a smooth
+function of 4 numbers, the error over the actions' standard deviation was 0.01 for 1 action number, 0.05 for 2, 0.14 for
+4, 0.22 for 8 and 0.57 for 16; on door-expert, with 28, it stays above that of the mean action.
+
 Shapes: B batch, C counter-examples, N transitions, A action numbers.
 """
 
