@@ -28,6 +28,7 @@ from mcnn_ray.core.consistency import MemoryFunction, check_states, inexact_memo
 from mcnn_ray.core.normalise import Standardiser
 from mcnn_ray.errors import ArtifactError, ConfigError, McnnError
 from mcnn_ray.policies.base import Policy
+from mcnn_ray.policies.blended import MemoryPolicy
 from mcnn_ray.policies.loading import load_policy
 from mcnn_ray.policies.nearest import NearestPolicy
 from mcnn_ray.tasks.catalogue import find_task
@@ -142,15 +143,15 @@ def memory_function(policy: Policy, name: str, advance: Advance) -> MemoryFuncti
         McnnError: the policy has no memories.
         ArtifactError: its memories, lambda or L cannot be.
     """
-    settings, arrays = policy.settings(), policy.arrays()
+    arrays = policy.arrays()
     if isinstance(policy, NearestPolicy):
         lambda_, L = 0.0, 1.0
-    elif "lambda" in settings and "memory_observations" in arrays:
-        lambda_, L = float(settings["lambda"]), float(settings["L"])
+    elif isinstance(policy, MemoryPolicy) and policy.memories is not None:
+        lambda_, L = policy.memories.lambda_, policy.bound
     else:
         raise McnnError(
             f"{name} has no certificate: without memories (kind '{policy.kind}', plain behaviour cloning) a policy has "
-            "nothing to be consistent with; certify one of mcnn+mlp or 1nn"
+            "nothing to be consistent with; certify one of mcnn+mlp, mcnn+bet or 1nn"
         )
     memories_MD, actions_MA = arrays["memory_observations"], arrays["memory_actions"]
     if not (math.isfinite(lambda_) and lambda_ >= 0 and math.isfinite(L) and L > 0):
@@ -207,7 +208,7 @@ def _certify(
         expert_distance=max(expert, default=None),
         horizon=_horizon(policy.card),
         discrete_actions=None,  # every policy here gives continuous actions
-        notes=tuple(notes),
+        notes=(*([policy.cone_note] if isinstance(policy, MemoryPolicy) and policy.cone_note else []), *notes),
     )
 
 

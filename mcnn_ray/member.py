@@ -227,6 +227,7 @@ def make_member(
     given = {"seed": 0, "steps": steps, **values, **(options or {})}
     merged = known.preset(preset) | {key: value for key, value in given.items() if value is not None}
     own = {name: option.read(name, merged.get(name, option.default)) for name, option in known.options.items()}
+    known.check(own)
     uses = known.uses
     if own.get("oversampling", 1) != 1:
         uses = (*uses, *CODEBOOK_FIELDS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -66,6 +66,7 @@ class Method:
         uses: the fields of `mcnn_ray.member.Member` that it has, beside `method` and `demonstrations`.
         presets: by name, values of these fields and of options; `paper` is complete, others override it.
         options: hyperparameters of its own.
+        check: raises ConfigError for values of options that are each in range but do not go together.
     """
 
     meaning: str
@@ -73,6 +74,7 @@ class Method:
     uses: tuple[str, ...] = ()
     presets: Mapping[str, Mapping[str, Any]]
     options: Mapping[str, Option] = field(default_factory=dict)
+    check: Callable[[Mapping[str, Any]], None] = lambda options: None
 
     def preset(self, name: str) -> dict[str, Any]:
         """Return the values of a preset; those of the paper where the method has no such preset."""
@@ -96,6 +98,29 @@ _OBSERVATIONS = Option(
     meaning="space in which neighbours are near: each number over its standard deviation, or raw units",
 )
 
+
+def _check_heads(options: Mapping[str, Any]) -> None:
+    width, heads = options["width"], options["heads"]
+    if width % heads:
+        raise ConfigError(
+            f"option heads is {heads}, which does not divide the width {width}; each head takes an equal part, so set "
+            f"width to {-(-width // heads) * heads}, say"
+        )
+
+
+# Appendix, "Detailed Experimental Setup"; what it leaves to the official BeT code is as there.
+_BET = {"learning_rate": 5.5e-5, "batch_size": 256}
+_BET_OPTIONS = {
+    "window": Option(default=10, least=1, most=1000, meaning="observations that an action depends on, steps"),
+    "clusters": Option(default=64, least=1, most=10_000, meaning="of the demonstrated actions, by k-means"),
+    "layers": Option(default=6, least=1, most=100, meaning="of the transformer"),
+    "heads": Option(default=6, least=1, most=100, meaning="of attention in each layer"),
+    "width": Option(default=120, least=1, most=10_000, meaning="numbers that stand for an observation in the layers"),
+    "dropout": Option(default=0.1, most=0.9, meaning="share of these numbers left out in training"),
+    "weight_decay": Option(default=2e-4, most=1.0, meaning="of weight matrices, over the learning rate, each step"),
+    "focal_gamma": Option(default=2.0, most=10.0, meaning="how much less the loss heeds clusters predicted well"),
+}
+
 METHODS: Mapping[str, Method] = MappingProxyType(
     {
         "bc": Method(
@@ -118,6 +143,26 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 "paper": {**_REGRESSION, **_MEMORIES},
                 "official-code": {"lambda_": 10.0, "beta_schedule": "official-code"},
             },
+        ),
+        "bet": Method(
+            meaning="a Behavior Transformer: a cluster of actions, drawn, and an offset from its centre",
+            family="bet",
+            uses=_TRAINED,
+            presets={"paper": _BET},
+            options=_BET_OPTIONS,
+            check=_check_heads,
+        ),
+        "mcnn+bet": Method(
+            meaning="a Behavior Transformer blended with memories",
+            family="bet",
+            uses=(*_TRAINED, *_BLEND),
+            # Here the code has no factor of 10.
+            presets={
+                "paper": {**_BET, **_MEMORIES},
+                "official-code": {"lambda_": 1.0, "beta_schedule": "official-code"},
+            },
+            options=_BET_OPTIONS,
+            check=_check_heads,
         ),
         "1nn": Method(
             meaning="the action of the nearest demonstrated observation",

@@ -1,4 +1,4 @@
-"""Policies with a network: plain behaviour cloning (`bc`), and blended with memories (`mcnn+...`).
+"""Policies with a network, alone or blended with memories (`mcnn+...`); `bc` and `mcnn+mlp` among them.
 
 Shapes: B observations, M memories, D observation numbers, A action numbers.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from mcnn_ray.core.normalise import ActionScale, Standardiser
 from mcnn_ray.policies.base import Explanation, Float32Array, Policy
 from mcnn_ray.policies.search import PolicySearch
 
-__all__ = ["BlendedPolicy", "Memories"]
+__all__ = ["BlendedPolicy", "Memories", "MemoryPolicy"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,15 +53,20 @@ class Memories:
         )
 
 
-class BlendedPolicy(Policy):
-    """A network with a tanh head, or blended with memories (equation 1). Subclasses say what the network is.
+class MemoryPolicy(Policy):
+    """A network that may be blended with memories. Subclasses say what the network is and how it acts.
 
     Args:
         card: origin of the policy.
         standardiser: of observations.
         action_scale: of actions.
-        memories: the codebook, or None for plain behaviour cloning.
+        memories: the codebook, or None for the network alone.
+
+    Attributes:
+        cone_note: what `bound` is where it is not L, for certificates.
     """
+
+    cone_note: ClassVar[str] = ""
 
     def __init__(
         self,
@@ -77,9 +82,10 @@ class BlendedPolicy(Policy):
         self._rate = np.float32(0.0 if memories is None else -memories.lambda_)
         self._L = np.float32(1.0 if memories is None else memories.L)
 
-    @abstractmethod
-    def network(self, obs_BD: Float32Array) -> Float32Array:
-        """Return f(x), (B, A) float32 before any head, for (B, D) standardised observations."""
+    @property
+    def bound(self) -> float:
+        """Largest magnitude of what is blended with a memory's action, in units of the action bounds: L."""
+        return 1.0 if self.memories is None else self.memories.L
 
     @abstractmethod
     def network_arrays(self) -> dict[str, npt.NDArray[Any]]:
@@ -89,15 +95,13 @@ class BlendedPolicy(Policy):
     def network_settings(self) -> dict[str, Any]:
         """Return the network's settings for `policy.json`: JSON values."""
 
-    def _actions(self, obs_BD: Float32Array, state: list[Any] | None) -> Float32Array:
-        output_BA = self.network(obs_BD)
+    def _blended(self, obs_BD: Float32Array, units_BA: Float32Array) -> Float32Array:
+        """Return (B, A) raw actions: the network's, given in units of the action bounds, blended with memories."""
+        network_BA = self.action_scale.to_raw(units_BA)
         if self.memories is None or self._search is None:
-            return self.action_scale.to_raw(np.tanh(output_BA))
+            return network_BA
         index_B, distance_B = self._search(obs_BD)
         # The blend is linear, so it may be taken in raw units, where the stored action comes back bit for bit.
-        network_BA = sigma_beta(output_BA, 0.0)
-        network_BA *= self._L
-        network_BA = self.action_scale.to_raw(network_BA)
         weight_B1 = self._weight(distance_B)[:, None]
         return blend(weight_B1, self.memories.actions_MA.take(index_B, 0), network_BA, 1.0)
 
@@ -128,3 +132,19 @@ class BlendedPolicy(Policy):
         if self.memories is None:
             return {**self.network_settings(), "memories": False}
         return {**self.network_settings(), "memories": True, "lambda": self.memories.lambda_, "L": self.memories.L}
+
+
+class BlendedPolicy(MemoryPolicy):
+    """A network with a tanh head, or blended with memories (equation 1)."""
+
+    @abstractmethod
+    def network(self, obs_BD: Float32Array) -> Float32Array:
+        """Return f(x), (B, A) float32 before any head, for (B, D) standardised observations."""
+
+    def _actions(self, obs_BD: Float32Array, state: list[Any] | None) -> Float32Array:
+        output_BA = self.network(obs_BD)
+        if self.memories is None:
+            return self.action_scale.to_raw(np.tanh(output_BA))
+        network_BA = sigma_beta(output_BA, 0.0)
+        network_BA *= self._L
+        return self._blended(obs_BD, network_BA)

@@ -18,7 +18,8 @@ from mcnn_ray.policies.nearest import NearestPolicy
 __all__ = ["load_policy"]
 
 _KINDS: dict[str, type[Policy]] = {kind.kind: kind for kind in (MlpPolicy, NearestPolicy, ImplicitPolicy)}
-_MODULE = "module"  # the kind that needs torch, whose import would take half the time in which a rollout process starts
+_MODULE = "module"
+_TORCH = (_MODULE, "bet")  # kinds that need torch, whose import would take half the time of a rollout process to start
 
 
 def load_policy(directory: Path, backbone: str | None = None) -> Policy:
@@ -43,16 +44,12 @@ def load_policy(directory: Path, backbone: str | None = None) -> Policy:
             f"{directory} has the policy format {description.get('format')}, this version reads {FORMAT}; "
             "train the policy again"
         )
-    kind = _KINDS.get(str(description.get("kind")))
-    if description.get("kind") == _MODULE:
+    name = str(description.get("kind"))
+    if name == _MODULE:
         _check_consent(directory, description, backbone)
-        from mcnn_ray.policies.module import ModulePolicy
-
-        kind = ModulePolicy
+    kind = _torch_kind(name) if name in _TORCH else _KINDS.get(name)
     if kind is None:
-        raise ArtifactError(
-            f"{directory} holds a policy of kind '{description.get('kind')}'; known: {', '.join(_KINDS)}, {_MODULE}"
-        )
+        raise ArtifactError(f"{directory} holds a policy of kind '{name}'; known: {', '.join((*_KINDS, *_TORCH))}")
     arrays = read_tensors(directory / "policy.safetensors")
     try:
         policy = kind.from_parts(
@@ -71,6 +68,16 @@ def load_policy(directory: Path, backbone: str | None = None) -> Policy:
     if action_BA.shape != (1, policy.action_dim):
         raise ArtifactError(f"{directory} gives actions of shape {action_BA.shape}, expected (1, {policy.action_dim})")
     return policy
+
+
+def _torch_kind(name: str) -> type[Policy]:
+    if name == _MODULE:
+        from mcnn_ray.policies.module import ModulePolicy
+
+        return ModulePolicy
+    from mcnn_ray.policies.bet import BetPolicy
+
+    return BetPolicy
 
 
 def _check_consent(directory: Path, description: dict[str, Any], backbone: str | None) -> None:

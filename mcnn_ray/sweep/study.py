@@ -22,6 +22,7 @@ from mcnn_ray.data.minari_store import task_demonstrations
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.member import CodebookKey, DataKey, Member, MemoryKey
 from mcnn_ray.policies.base import Policy
+from mcnn_ray.policies.bet import BetPolicy
 from mcnn_ray.policies.blended import Memories
 from mcnn_ray.policies.implicit import ImplicitPolicy
 from mcnn_ray.policies.mlp import MlpPolicy, mlp_layers
@@ -205,6 +206,9 @@ class Study:
                 lambda_=member.lambda_ / self.distance_unit(member.memory_key),
                 L=member.L,
             )
+        if member.family == "bet":
+            options = dict(member.options)
+            return BetPolicy(card, self.standardiser, self.action_scale, options, parameters, memories)
         if member.backbone is not None:
             return ModulePolicy(card, self.standardiser, self.action_scale, member.backbone, parameters, memories)
         return MlpPolicy(card, self.standardiser, self.action_scale, mlp_layers(parameters), memories)

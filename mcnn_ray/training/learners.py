@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mcnn_ray.member import DataKey, Member
+from mcnn_ray.training.bet import BetLearner
 from mcnn_ray.training.cql import CqlLearner
 from mcnn_ray.training.data import Shard, TrainingData
 from mcnn_ray.training.ibc import ImplicitLearner
@@ -15,7 +16,7 @@ __all__ = ["LEARNERS", "AnyPack", "make_pack"]
 
 AnyPack = Pack | LearnerPack
 
-LEARNERS: dict[str, type[Learner]] = {"cql": CqlLearner, "ibc": ImplicitLearner}
+LEARNERS: dict[str, type[Learner]] = {"bet": BetLearner, "cql": CqlLearner, "ibc": ImplicitLearner}
 
 
 def make_pack(
