@@ -107,13 +107,13 @@ def test_most_isolated_distance_is_the_codebook_s(pen_demonstrations):
 class ChangedBit(MlpPolicy):
     """Acts on a memory whose action has its last bit changed, and shows the right one."""
 
-    def _actions(self, obs_BD):
+    def _actions(self, obs_BD, state):
         right = self.memories
         changed_MA = right.actions_MA.copy()
         changed_MA.view(np.uint32)[7, 3] ^= 1
         self.memories = dataclasses.replace(right, actions_MA=changed_MA)
         try:
-            return super()._actions(obs_BD)
+            return super()._actions(obs_BD, state)
         finally:
             self.memories = right
 

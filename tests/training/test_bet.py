@@ -124,8 +124,14 @@ def test_rows_of_the_next_episode_do_not_matter_to_a_short_one():
 def test_paper_preset_is_the_papers_network_and_optimiser():
     one = make_member(method="mcnn+bet", steps=1)
     assert dict(one.options) == {
-        **{"window": 10, "clusters": 64, "layers": 6, "heads": 6, "width": 120, "dropout": 0.1},
-        **{"weight_decay": 2e-4, "focal_gamma": 2.0},
+        "window": 10,
+        "clusters": 64,
+        "layers": 6,
+        "heads": 6,
+        "width": 120,
+        "dropout": 0.1,
+        "weight_decay": 2e-4,
+        "focal_gamma": 2.0,
     }
     assert (one.lambda_, one.L, one.memory_fraction, one.learning_rate, one.batch_size) == (0.1, 1.0, 0.1, 5.5e-5, 256)
     assert make_member(method="mcnn+bet", steps=1, preset="official-code").lambda_ == 1.0
