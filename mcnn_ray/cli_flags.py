@@ -49,7 +49,9 @@ MemoryAction = Annotated[str | None, typer.Option("--memory-action", help="exper
 Distance = Annotated[
     str | None, typer.Option("--distance", help="euclidean, per-dimension or median: units that lambda is given in.")
 ]
-Preset = Annotated[str | None, typer.Option("--preset", help="paper [default] or official-code: what is not given.")]
+Preset = Annotated[
+    str | None, typer.Option("--preset", help="paper [default], official-code or tuned: what is not given.")
+]
 Options = Annotated[
     list[str] | None,
     typer.Option("--option", help="NAME=VALUE of a method's own (mcnn methods); NAME=A,B makes several."),

@@ -57,7 +57,8 @@ class SweepConfig(BaseModel):
         dataset: Minari id to take instead of the task's own.
         demonstrations: how many episodes to learn from, drawn at random with seed 0; empty takes all.
         method: rows of the table.
-        preset: values of what is not given, `paper` or `official-code`; a method without the latter takes the former.
+        preset: values of what is not given, `paper`, `official-code` or `tuned`; where a method has no such preset, it
+            takes the paper's.
         options: hyperparameters that only some methods have, each with a list of values; see `mcnn methods`.
         for_method: keys that are other for one method, by its name, e.g. `{bet: {steps: 500, batch_size: 64}}`.
         lambda_: rates at which memories lose weight with distance (key `lambda`).

@@ -11,7 +11,12 @@ from mcnn_ray.cli_sweep import SweepScript
 from mcnn_ray.methods import METHODS
 from mcnn_ray.quickstart import SWEEP, record_demonstrations
 
-_SMALL_BET = {"steps": 1500, "batch_size": 64, "learning_rate": 1e-3, "options": {"layers": 2, "heads": 2, "width": 64}}
+_SMALL_BET = {
+    "steps": 1500,
+    "batch_size": 64,
+    "learning_rate": 2e-3,
+    "options": {"window": 3, "clusters": 8, "layers": 1, "heads": 2, "width": 64, "dropout": 0.0},
+}
 KEYS = {
     **{key: SWEEP[key] for key in ("task", "dataset", "seed", "steps", "episodes")},
     "name": "methods",
