@@ -31,6 +31,7 @@ from mcnn_ray.policies.nearest import NearestPolicy
 from mcnn_ray.sweep.codebook_cache import read_codebook, write_codebook
 from mcnn_ray.tasks.catalogue import Task
 from mcnn_ray.training.data import NearestMemories, TrainingData, make_training_data
+from mcnn_ray.training.learners import LEARNERS
 from mcnn_ray.training.module_network import check_backbone
 
 __all__ = ["Studies", "Study", "make_study", "open_studies", "open_study"]
@@ -306,7 +307,8 @@ def make_study(config: SweepConfig, task: Task, demonstrations: Demonstrations) 
 
     Raises:
         DatasetError: they are not fit for the task.
-        ConfigError: there are fewer steps than a batch has, or so few that a fraction gives no memory.
+        ConfigError: there are fewer steps than a batch has, so few that a fraction gives no memory, or what a method
+            learns from is not in them.
     """
     members = config.members()
     demonstrations, action_space = check_demonstrations(
@@ -324,6 +326,9 @@ def make_study(config: SweepConfig, task: Task, demonstrations: Demonstrations) 
         )
     if any(member.family == "cql" for member in members):
         check_successes(demonstrations)
+    for member in {(member.family, member.batch_size, member.options): member for member in members}.values():
+        if member.family in LEARNERS:
+            LEARNERS[member.family].check(member, demonstrations.actions_NA, demonstrations.offsets)
     for fraction in {member.memory_fraction for member in members} - {None}:
         try:
             memory_count(demonstrations.steps, fraction or 0.0)

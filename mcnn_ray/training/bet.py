@@ -61,16 +61,20 @@ def action_centres(actions_NA: npt.NDArray[np.float32], count: int, seed: int) -
     generator = np.random.default_rng(seed)
     if len(actions_NA) > _CLUSTERED:
         actions_NA = actions_NA[generator.choice(len(actions_NA), _CLUSTERED, replace=False)]
-    distinct = len(np.unique(actions_NA, axis=0))
-    if distinct < count:
-        raise ConfigError(
-            f"option clusters is {count}, but the demonstrations have {distinct} distinct actions; ask for at most "
-            f"{distinct} clusters, or learn from more episodes"
-        )
+    _check_distinct(actions_NA, count)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a cluster that loses all its actions keeps its centre
         centres_CA, _ = kmeans2(actions_NA.astype(np.float64), count, iter=_ITERATIONS, minit="++", rng=generator)
     return np.clip(centres_CA, -1.0, 1.0).astype(np.float32)
+
+
+def _check_distinct(actions_NA: npt.NDArray[np.float32], clusters: int) -> None:
+    distinct = len(np.unique(actions_NA[:_CLUSTERED], axis=0))
+    if distinct < clusters:
+        raise ConfigError(
+            f"option clusters is {clusters}, but the demonstrations have {distinct} distinct actions; ask for at most "
+            f"{distinct} clusters, or learn from more episodes"
+        )
 
 
 def focal_loss(logits_C: torch.Tensor, label: torch.Tensor, gamma: float) -> torch.Tensor:
@@ -90,13 +94,12 @@ class BetLearner(Learner):
         shard: this worker's part of every batch, when several train the same member.
 
     Raises:
-        ConfigError: there are fewer distinct actions than clusters, or fewer windows than a batch.
+        ConfigError: there are fewer distinct actions than clusters.
     """
 
     def __init__(self, member: Member, data: TrainingData, shard: Shard | None = None) -> None:
         window = int(member.option("window"))
         starts_W, lengths_W = windows(data.offsets, window)
-        check_rows(member, len(starts_W), f"windows of {window} steps that the demonstrations have")
         device = data.obs_ND.device
         self._starts_W, self._lengths_W = torch.tensor(starts_W, device=device), torch.tensor(lengths_W, device=device)
         self._steps_T = torch.arange(window, device=device)
@@ -116,6 +119,17 @@ class BetLearner(Learner):
         rate, weight_decay = self.member.learning_rate or 0.0, float(self.member.option("weight_decay"))
         groups = [{"params": decay[True], "weight_decay": weight_decay}, {"params": decay[False], "weight_decay": 0.0}]
         return [torch.optim.AdamW(groups, lr=rate, betas=_BETAS)]
+
+    @classmethod
+    def check(cls, member: Member, actions_NA: npt.NDArray[np.float32], offsets: npt.NDArray[np.int64]) -> None:
+        """Refuse demonstrations with fewer windows than a batch has, or fewer distinct actions than clusters.
+
+        Raises:
+            ConfigError: they have.
+        """
+        window = int(member.option("window"))
+        check_rows(member, len(windows(offsets, window)[0]), f"windows of {window} steps that the demonstrations have")
+        _check_distinct(actions_NA, int(member.option("clusters")))
 
     @property
     def choices(self) -> int:

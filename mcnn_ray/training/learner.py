@@ -88,6 +88,20 @@ class Learner(ABC):
     def cost(cls, member: Member, dim: int, actions: int) -> StepCost:
         """Count a step's work and memory, for `dim` observation numbers and `actions` action numbers."""
 
+    @classmethod
+    def check(cls, member: Member, actions_NA: npt.NDArray[np.float32], offsets: npt.NDArray[np.int64]) -> None:
+        """Refuse demonstrations that it could not learn from, before anything starts.
+
+        Args:
+            member: what it would be.
+            actions_NA: (N, A) demonstrated actions.
+            offsets: (E + 1,) of episodes.
+
+        Raises:
+            ConfigError: it cannot learn from these.
+        """
+        return
+
     def take(self, first_step: int, steps: int) -> torch.Tensor:
         """Take steps; return their (S,) float32 losses."""
         seed_1 = torch.tensor([self.member.seed], device=self.device)

@@ -255,8 +255,17 @@ def test_data_that_cannot_be_learned_from_is_refused_in_a_sentence():
     with pytest.raises(ConfigError, match="clusters is 6, but the demonstrations have 5 distinct actions; ask for at"):
         make_pack([member()], made)
     make_pack([member(options={"clusters": 5})], made).train(1)
-    with pytest.raises(ConfigError, match="batch size 16 is larger than the 9 windows of 4 steps.*use at most 9"):
-        make_pack([member()], data(12))
+
+
+def test_study_refuses_before_anything_starts_what_cannot_be_learned_from(pen_demonstrations):
+    task = CATALOGUE["pen-expert-v1"]
+    for values, message in (
+        ({"batch_size": 548, "options": {"window": 10}}, "548 is larger than the 546 windows of 10 steps.*at most 546"),
+        ({"batch_size": 16, "options": {"clusters": 601}}, "clusters is 601, but the demonstrations have 600 distinct"),
+    ):
+        config = SweepConfig.parse({"task": task.id, "method": "mcnn+bet", **values}, "test")
+        with pytest.raises(ConfigError, match=message):
+            make_study(config, task, pen_demonstrations)
 
 
 def test_one_cluster_and_episodes_shorter_than_the_window_train():
