@@ -15,7 +15,7 @@ _SMALL_BET = {
     "steps": 1500,
     "batch_size": 64,
     "learning_rate": 2e-3,
-    "options": {"window": 3, "clusters": 8, "layers": 1, "heads": 2, "width": 64, "dropout": 0.0},
+    "options": {"window": 2, "clusters": 4, "layers": 1, "heads": 2, "width": 64, "dropout": 0.0},
 }
 KEYS = {
     **{key: SWEEP[key] for key in ("task", "dataset", "seed", "steps", "episodes")},

@@ -19,9 +19,10 @@ from mcnn_ray.artifacts import write_directory, write_json
 from mcnn_ray.core.normalise import ActionScale, Standardiser
 from mcnn_ray.errors import DatasetError
 
-__all__ = ["FORMAT", "Explanation", "Policy", "save_policy"]
+__all__ = ["FORMAT", "Explanation", "Policy", "episode_generator", "save_policy"]
 
 FORMAT = 1  # of policy directories
+_DRAWS = 0xAC7
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -140,6 +141,14 @@ class Policy(ABC):
         settings: dict[str, Any],
     ) -> Policy:
         """Build the policy from what `arrays` and `settings` gave."""
+
+
+def episode_generator(seed: int) -> np.random.Generator:
+    """Return the generator of what a policy draws in an episode.
+
+    Not that of the bare seed, from which the environment draws its start: the two would go together.
+    """
+    return np.random.default_rng((_DRAWS, seed))
 
 
 def save_policy(policy: Policy, directory: Path) -> None:

@@ -20,16 +20,13 @@ import torch
 
 from mcnn_ray.core.blend import sigma_beta
 from mcnn_ray.core.normalise import ActionScale, Standardiser
-from mcnn_ray.policies.base import Float32Array
+from mcnn_ray.policies.base import Float32Array, episode_generator
 from mcnn_ray.policies.blended import Memories, MemoryPolicy
 
 __all__ = ["BetNetwork", "BetPolicy"]
 
 _SHAPE = ("window", "clusters", "layers", "heads", "width")
 _PREFIX = "parameters."
-_STREAM = (
-    0xBE7  # an environment draws its start from its seed alone, and actions are not to follow from the same numbers
-)
 _STD = 0.02  # of GPT-2's initial weights
 
 
@@ -146,10 +143,7 @@ class BetPolicy(MemoryPolicy):
 
     def start(self, seeds: Sequence[int]) -> list[Any]:
         """Return what is remembered of episodes that are about to begin: no observation, and a generator each."""
-        return [
-            _Episode(observations=deque(maxlen=self._window), generator=np.random.default_rng((_STREAM, seed)))
-            for seed in seeds
-        ]
+        return [_Episode(observations=deque(maxlen=self._window), generator=episode_generator(seed)) for seed in seeds]
 
     def _actions(self, obs_BD: Float32Array, state: list[Any] | None) -> Float32Array:
         episodes: list[_Episode] = self.start(range(len(obs_BD))) if state is None else state

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from mcnn_ray.core.normalise import ActionScale, Standardiser
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.methods import METHODS
-from mcnn_ray.policies.base import Float32Array, Policy
+from mcnn_ray.policies.base import Float32Array, Policy, episode_generator
 from mcnn_ray.policies.mlp import Layers, mlp_layers
 
 __all__ = ["ImplicitPolicy", "energies"]
@@ -83,7 +83,7 @@ class ImplicitPolicy(Policy):
 
     def start(self, seeds: Sequence[int]) -> list[Any] | None:
         """Return a generator of random numbers for each episode."""
-        return [np.random.default_rng(seed) for seed in seeds]
+        return [episode_generator(seed) for seed in seeds]
 
     def _actions(self, obs_BD: Float32Array, state: list[Any] | None) -> Float32Array:
         best_BA = np.stack([self.least(obs_D, rng) for obs_D, rng in zip(obs_BD, state or [], strict=True)])

@@ -10,7 +10,7 @@ from mcnn_ray.artifacts import read_json, read_tensors, write_directory, write_j
 from mcnn_ray.certify import certificate_of
 from mcnn_ray.core.normalise import Standardiser
 from mcnn_ray.errors import ArtifactError, McnnError
-from mcnn_ray.policies.base import save_policy
+from mcnn_ray.policies.base import episode_generator, save_policy
 from mcnn_ray.policies.bet import BetNetwork, BetPolicy
 from mcnn_ray.policies.blended import Memories
 from mcnn_ray.policies.loading import load_policy
@@ -100,7 +100,7 @@ def test_action_is_the_references_for_the_newest_observation_and_those_before_it
     policy, weights = make(lambda_, L=0.8), parameters()
     found_TBA = acted(policy, EPISODES, [7, 8, 9])
     for episode, seed in enumerate((7, 8, 9)):
-        z, generator = policy.standardiser(EPISODES[episode]), np.random.default_rng((0xBE7, seed))
+        z, generator = policy.standardiser(EPISODES[episode]), episode_generator(seed)
         for t in range(9):
             logits, offsets = reference(z[max(0, t - 3) : t + 1], weights)
             cluster = chosen(logits, generator.random())

