@@ -9,12 +9,14 @@ setup: .venv/.installed
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 # torch comes first, with what its build for this machine needs; the rest is pinned whole, so nothing is resolved again.
+# All is compiled on all processors at the end: where Python writes no bytecode of its own, each process would do so anew.
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(PIP) install --no-compile -c constraints.txt torch
 	$(PIP) install --no-compile --no-deps -r constraints.txt
 	$(PIP) install --no-deps -e .
 	$(PIP) check
+	$(BIN)/python -m compileall -q -j 0 -x '/tests?/|torch/testing/_internal/' .venv/lib
 	touch $@
 
 quickstart: setup
