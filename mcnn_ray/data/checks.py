@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Literal
 
 import numpy as np
@@ -13,9 +12,7 @@ from mcnn_ray.errors import DatasetError
 from mcnn_ray.tasks.catalogue import Task
 from mcnn_ray.tasks.environments import make_environment
 
-__all__ = ["check_demonstrations", "check_successes"]
-
-logger = logging.getLogger(__name__)
+__all__ = ["check_demonstrations"]
 
 
 def check_demonstrations(
@@ -70,21 +67,3 @@ def check_demonstrations(
             "scaled by them; pass --constant-columns ignore to leave them out"
         )
     return demonstrations.check_actions(space.low, space.high, clip=clip_actions), space
-
-
-def check_successes(demonstrations: Demonstrations) -> None:
-    """Make sure that a method which learns from successes has some; warn where they were not recorded.
-
-    Raises:
-        DatasetError: no demonstration succeeded.
-    """
-    if demonstrations.successes_E is None:
-        logger.warning(
-            "%s does not say which demonstrations succeeded; cql-sparse takes it that all did, as the paper does",
-            demonstrations.source,
-        )
-    elif not demonstrations.successes_E.any():
-        raise DatasetError(
-            f"{demonstrations.source}: none of {demonstrations.episodes} demonstrations succeeded, so cql-sparse has "
-            "no reward to learn from; record some that do, or use a method without rewards, such as bc"
-        )

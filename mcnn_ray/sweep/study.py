@@ -16,7 +16,7 @@ from mcnn_ray.artifacts import content_hash, locked
 from mcnn_ray.config import SweepConfig
 from mcnn_ray.core.codebook import Codebook, learn_codebook, memory_count
 from mcnn_ray.core.normalise import ActionScale, Standardiser
-from mcnn_ray.data.checks import check_demonstrations, check_successes
+from mcnn_ray.data.checks import check_demonstrations
 from mcnn_ray.data.demonstrations import Demonstrations
 from mcnn_ray.data.minari_store import task_demonstrations
 from mcnn_ray.errors import ConfigError
@@ -324,11 +324,9 @@ def make_study(config: SweepConfig, task: Task, demonstrations: Demonstrations) 
             f"the batch size {batch_size} is larger than the {demonstrations.steps} demonstration steps of "
             f"{demonstrations.source}; use at most {demonstrations.steps}"
         )
-    if any(member.family == "cql" for member in members):
-        check_successes(demonstrations)
     for member in {(member.family, member.batch_size, member.options): member for member in members}.values():
         if member.family in LEARNERS:
-            LEARNERS[member.family].check(member, demonstrations.actions_NA, demonstrations.offsets)
+            LEARNERS[member.family].check(member, demonstrations)
     for fraction in {member.memory_fraction for member in members} - {None}:
         try:
             memory_count(demonstrations.steps, fraction or 0.0)

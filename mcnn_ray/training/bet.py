@@ -13,6 +13,7 @@ import torch
 from scipy.cluster.vq import kmeans2
 
 from mcnn_ray.core.blend import beta_at, blend, sigma_beta
+from mcnn_ray.data.demonstrations import Demonstrations
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.member import Member
 from mcnn_ray.policies.bet import BetNetwork
@@ -121,15 +122,19 @@ class BetLearner(Learner):
         return [torch.optim.AdamW(groups, lr=rate, betas=_BETAS)]
 
     @classmethod
-    def check(cls, member: Member, actions_NA: npt.NDArray[np.float32], offsets: npt.NDArray[np.int64]) -> None:
+    def check(cls, member: Member, demonstrations: Demonstrations) -> None:
         """Refuse demonstrations with fewer windows than a batch has, or fewer distinct actions than clusters.
 
         Raises:
             ConfigError: they have.
         """
         window = int(member.option("window"))
-        check_rows(member, len(windows(offsets, window)[0]), f"windows of {window} steps that the demonstrations have")
-        _check_distinct(actions_NA, int(member.option("clusters")))
+        check_rows(
+            member,
+            len(windows(demonstrations.offsets, window)[0]),
+            f"windows of {window} steps that the demonstrations have",
+        )
+        _check_distinct(demonstrations.actions_NA, int(member.option("clusters")))
 
     @property
     def choices(self) -> int:

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import logging
 import math
 from collections.abc import Sequence
 
@@ -34,13 +35,16 @@ import numpy.typing as npt
 import torch
 from torch.nn.functional import softplus
 
-from mcnn_ray.errors import ConfigError
+from mcnn_ray.data.demonstrations import Demonstrations
+from mcnn_ray.errors import ConfigError, DatasetError
 from mcnn_ray.member import Member
 from mcnn_ray.training.data import Shard, TrainingData
 from mcnn_ray.training.learner import Learner, check_rows
 from mcnn_ray.training.step_shape import StepCost, StepShape
 
 __all__ = ["CqlLearner"]
+
+logger = logging.getLogger(__name__)
 
 _GAMMA = 0.99
 _TAU = 0.005  # by which targets follow at each step
@@ -113,6 +117,24 @@ class CqlLearner(Learner):
             torch.optim.Adam(self.actor.parameters(), lr=rate),
         ]
         return [*optimisers, torch.optim.Adam([self.log_alpha], lr=critic_rate)] if self._threshold else optimisers
+
+    @classmethod
+    def check(cls, member: Member, demonstrations: Demonstrations) -> None:
+        """Make sure that there are successes to learn from; warn where they were not recorded.
+
+        Raises:
+            DatasetError: no demonstration succeeded.
+        """
+        if demonstrations.successes_E is None:
+            logger.warning(
+                "%s does not say which demonstrations succeeded; cql-sparse takes it that all did, as the paper does",
+                demonstrations.source,
+            )
+        elif not demonstrations.successes_E.any():
+            raise DatasetError(
+                f"{demonstrations.source}: none of {demonstrations.episodes} demonstrations succeeded, so cql-sparse "
+                "has no reward to learn from; record some that do, or use a method without rewards, such as bc"
+            )
 
     @property
     def choices(self) -> int:

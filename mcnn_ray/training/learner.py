@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mcnn_ray.data.demonstrations import Demonstrations
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.member import DataKey, Member
 from mcnn_ray.training.data import Shard, TrainingData, parts_of
@@ -89,16 +90,15 @@ class Learner(ABC):
         """Count a step's work and memory, for `dim` observation numbers and `actions` action numbers."""
 
     @classmethod
-    def check(cls, member: Member, actions_NA: npt.NDArray[np.float32], offsets: npt.NDArray[np.int64]) -> None:
+    def check(cls, member: Member, demonstrations: Demonstrations) -> None:
         """Refuse demonstrations that it could not learn from, before anything starts.
 
         Args:
             member: what it would be.
-            actions_NA: (N, A) demonstrated actions.
-            offsets: (E + 1,) of episodes.
+            demonstrations: all that it would learn from.
 
         Raises:
-            ConfigError: it cannot learn from these.
+            ConfigError, DatasetError: it cannot learn from these.
         """
         return
 

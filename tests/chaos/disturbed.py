@@ -115,8 +115,8 @@ def _is_worker(process: psutil.Process) -> bool:
 def run_under_fire(command: Command, seed: int, pauses: tuple[float, float], kills: int) -> list[str]:
     """Give a command until it ends well, killing one of its processes every few seconds.
 
-    The driver is hit once it has got as far as a checkpoint, and by one in six of the other kills; those left hit
-    whoever trains or rolls out.
+    The driver is hit once it has got as far as a checkpoint, for which one kill is kept, and by one in six of the other
+    kills; those left hit whoever trains or rolls out.
 
     Args:
         command: to be given.
@@ -133,14 +133,14 @@ def run_under_fire(command: Command, seed: int, pauses: tuple[float, float], kil
         try:
             status = command.process.wait(rng.uniform(*pauses))
         except subprocess.TimeoutExpired:
-            workers = command.workers()
-            if len(killed) >= kills:
+            workers, spare = command.workers(), kills - len(killed)
+            if not spare:
                 continue
             if command.checkpoints() and ("driver" not in killed or rng.random() < 1 / 6):
                 command.kill()
                 killed.append("driver")
                 command.start()
-            elif workers:
+            elif workers and (spare > 1 or "driver" in killed):
                 victim = rng.choice(sorted(workers, key=lambda process: process.pid))
                 try:
                     name = victim.cmdline()[0]
