@@ -30,7 +30,7 @@ from mcnn_ray.policies.module import ModulePolicy
 from mcnn_ray.policies.nearest import NearestPolicy
 from mcnn_ray.sweep.codebook_cache import read_codebook, write_codebook
 from mcnn_ray.tasks.catalogue import Task
-from mcnn_ray.training.data import NearestMemories, TrainingData, make_training_data
+from mcnn_ray.training.data import NearestMemories, TrainingData, check_rows, make_training_data
 from mcnn_ray.training.learners import LEARNERS
 from mcnn_ray.training.module_network import check_backbone
 
@@ -318,12 +318,8 @@ def make_study(config: SweepConfig, task: Task, demonstrations: Demonstrations) 
         constant_columns=config.constant_columns,
         min_episodes=config.min_episodes,
     )
-    batch_size = max((member.batch_size or 0 for member in members), default=0)
-    if batch_size > demonstrations.steps:
-        raise ConfigError(
-            f"the batch size {batch_size} is larger than the {demonstrations.steps} demonstration steps of "
-            f"{demonstrations.source}; use at most {demonstrations.steps}"
-        )
+    for member in members:
+        check_rows(member, demonstrations.steps, f"demonstration steps of {demonstrations.source}")
     for member in {(member.family, member.batch_size, member.options): member for member in members}.values():
         if member.family in LEARNERS:
             LEARNERS[member.family].check(member, demonstrations)

@@ -17,8 +17,8 @@ from mcnn_ray.data.demonstrations import Demonstrations
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.member import Member
 from mcnn_ray.policies.bet import BetNetwork
-from mcnn_ray.training.data import Shard, TrainingData
-from mcnn_ray.training.learner import Learner, check_rows
+from mcnn_ray.training.data import Shard, TrainingData, check_rows
+from mcnn_ray.training.learner import Learner
 from mcnn_ray.training.step_shape import StepCost
 
 __all__ = ["BetLearner", "action_centres", "focal_loss", "windows"]

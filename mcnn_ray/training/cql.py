@@ -38,8 +38,8 @@ from torch.nn.functional import softplus
 from mcnn_ray.data.demonstrations import Demonstrations
 from mcnn_ray.errors import ConfigError, DatasetError
 from mcnn_ray.member import Member
-from mcnn_ray.training.data import Shard, TrainingData
-from mcnn_ray.training.learner import Learner, check_rows
+from mcnn_ray.training.data import Shard, TrainingData, check_rows
+from mcnn_ray.training.learner import Learner
 from mcnn_ray.training.step_shape import StepCost, StepShape
 
 __all__ = ["CqlLearner"]

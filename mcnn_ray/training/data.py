@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mcnn_ray.errors import ConfigError
 from mcnn_ray.member import DataKey, Member, MemoryKey
 
-__all__ = ["NearestMemories", "Shard", "TrainingData", "make_training_data", "parts_of"]
+__all__ = ["NearestMemories", "Shard", "TrainingData", "check_rows", "make_training_data", "parts_of"]
 
 
 @dataclass(kw_only=True)
@@ -44,6 +45,18 @@ def parts_of(
     """Return what each member learns from, by `data_key`, of a mapping that may hold more, or of one for all."""
     keys = dict.fromkeys(member.data_key for member in members)
     return {key: data if isinstance(data, TrainingData) else data[key] for key in keys}
+
+
+def check_rows(member: Member, choices: int, what: str) -> None:
+    """Refuse a batch larger than what it is drawn from.
+
+    Raises:
+        ConfigError: it is.
+    """
+    if (member.batch_size or 0) > choices:
+        raise ConfigError(
+            f"the batch size {member.batch_size} is larger than the {choices} {what}; use at most {choices}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

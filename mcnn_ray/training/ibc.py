@@ -29,8 +29,8 @@ import torch
 
 from mcnn_ray.member import Member
 from mcnn_ray.policies.implicit import energies
-from mcnn_ray.training.data import Shard, TrainingData
-from mcnn_ray.training.learner import Learner, check_rows
+from mcnn_ray.training.data import Shard, TrainingData, check_rows
+from mcnn_ray.training.learner import Learner
 from mcnn_ray.training.step_shape import StepCost
 
 __all__ = ["ImplicitLearner", "info_nce"]

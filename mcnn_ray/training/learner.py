@@ -15,7 +15,6 @@ import numpy.typing as npt
 import torch
 
 from mcnn_ray.data.demonstrations import Demonstrations
-from mcnn_ray.errors import ConfigError
 from mcnn_ray.member import DataKey, Member
 from mcnn_ray.training.data import Shard, TrainingData, parts_of
 from mcnn_ray.training.sampling import sample_rows
@@ -242,18 +241,6 @@ class LearnerPack:
             raise
         self.step = step
         self.keep(list(positions))
-
-
-def check_rows(member: Member, choices: int, what: str) -> None:
-    """Refuse a batch larger than what it is drawn from.
-
-    Raises:
-        ConfigError: it is.
-    """
-    if (member.batch_size or 0) > choices:
-        raise ConfigError(
-            f"the batch size {member.batch_size} is larger than the {choices} {what}; use at most {choices}"
-        )
 
 
 @contextmanager

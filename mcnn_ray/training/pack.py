@@ -17,7 +17,7 @@ import torch
 
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.member import DataKey, Member
-from mcnn_ray.training.data import Shard, TrainingData, parts_of
+from mcnn_ray.training.data import Shard, TrainingData, check_rows, parts_of
 from mcnn_ray.training.module_network import StackedModule
 from mcnn_ray.training.networks import StackedMlp, StackedNetwork
 from mcnn_ray.training.stepping import Buffers, Stepper, stepping_order
@@ -189,11 +189,6 @@ def _check(members: Sequence[Member], parts: Mapping[DataKey, TrainingData]) -> 
     shapes = {(member.hidden, member.backbone, member.batch_size) for member in members}
     if len(shapes) != 1:
         raise ConfigError(f"a pack needs members of one shape, got {len(shapes)} (hidden, backbone, batch size)")
-    batch_size = members[0].batch_size
-    if batch_size is None:
+    if members[0].batch_size is None:
         raise ConfigError(f"{members[0].method} is not trained and cannot be in a pack")
-    least = min(len(data.obs_ND) for data in parts.values())
-    if batch_size > least:
-        raise ConfigError(
-            f"the batch size {batch_size} is larger than the {least} demonstration steps; use at most {least}"
-        )
+    check_rows(members[0], min(len(data.obs_ND) for data in parts.values()), "demonstration steps")
