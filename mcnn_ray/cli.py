@@ -147,15 +147,16 @@ def methods(as_json: AsJson = False) -> None:
             "method": name,
             "meaning": method.meaning,
             "presets": {preset: method.preset(preset) for preset in preset_names(name)},
-            "options": {key: {"default": option.default, "meaning": option.meaning} for key, option in known.items()},
+            "options": {
+                key: {"default": option.default, "meaning": option.meaning} for key, option in method.options.items()
+            },
         }
         for name, method in METHODS.items()
-        for known in [method.options]
     ]
     if as_json:
         print_json(rows)
         return
-    table = Table(box=box.SIMPLE_HEAD, show_lines=False)
+    table = Table(box=box.SIMPLE_HEAD)
     for column in ("method", "what it is", "option", "paper", "meaning"):
         table.add_column(column, no_wrap=column in ("method", "option"))
     for name, method in METHODS.items():

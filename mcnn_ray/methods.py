@@ -89,8 +89,14 @@ _BLEND = (*CODEBOOK_FIELDS, "memory_action", "lambda_", "L", "beta_schedule", "d
 # Appendix, "Detailed Experimental Setup".
 _REGRESSION = {"learning_rate": 3e-4, "batch_size": 256, "hidden": (256, 256)}
 _CODEBOOK = {"memory_fraction": 0.1, "memories": "neural-gas", "memory_seed": 0}
-_MEMORIES = {**_CODEBOOK, "memory_action": "expert", "lambda_": 0.1, "L": 1.0, "beta_schedule": "paper"}
-_MEMORIES = {**_MEMORIES, "distance": "euclidean"}
+_MEMORIES = {
+    **_CODEBOOK,
+    "memory_action": "expert",
+    "distance": "euclidean",
+    "lambda_": 0.1,
+    "L": 1.0,
+    "beta_schedule": "paper",
+}
 
 _OBSERVATIONS = Option(
     default="standardised",

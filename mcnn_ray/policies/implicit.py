@@ -18,7 +18,7 @@ from mcnn_ray.core.normalise import ActionScale, Standardiser
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.methods import METHODS
 from mcnn_ray.policies.base import Float32Array, Policy, episode_generator
-from mcnn_ray.policies.mlp import Layers, mlp_layers
+from mcnn_ray.policies.mlp import Layers, layer_arrays, mlp_layers
 
 __all__ = ["ImplicitPolicy", "energies"]
 
@@ -111,10 +111,7 @@ class ImplicitPolicy(Policy):
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the layers and the box by name."""
-        arrays: dict[str, npt.NDArray[Any]] = {"box_low": self.box.low_A, "box_high": self.box.high_A}
-        for i, (weight, bias) in enumerate(self.layers):
-            arrays[f"layers.{i}.weight"], arrays[f"layers.{i}.bias"] = weight, bias
-        return arrays
+        return {"box_low": self.box.low_A, "box_high": self.box.high_A, **layer_arrays(self.layers)}
 
     def settings(self) -> dict[str, Any]:
         """Return how actions are searched."""

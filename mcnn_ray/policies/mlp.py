@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from mcnn_ray.core.normalise import ActionScale, Standardiser
 from mcnn_ray.policies.base import Float32Array
 from mcnn_ray.policies.blended import BlendedPolicy, Memories
 
-__all__ = ["MlpPolicy", "mlp_layers"]
+__all__ = ["MlpPolicy", "layer_arrays", "mlp_layers"]
 
 Layers = list[tuple[Float32Array, Float32Array]]
 
@@ -29,6 +29,15 @@ def mlp_layers(arrays: Mapping[str, npt.NDArray[Any]], count: int | None = None)
     """
     count = len(arrays) // 2 if count is None else count
     return [(arrays[f"layers.{i}.weight"], arrays[f"layers.{i}.bias"]) for i in range(count)]
+
+
+def layer_arrays(layers: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
+    """Return weight and bias of each layer under the names that `mlp_layers` reads."""
+    return {
+        f"layers.{i}.{name}": array
+        for i, layer in enumerate(layers)
+        for name, array in zip(("weight", "bias"), layer, strict=True)
+    }
 
 
 class MlpPolicy(BlendedPolicy):
@@ -69,10 +78,7 @@ class MlpPolicy(BlendedPolicy):
 
     def network_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the layers by name."""
-        arrays: dict[str, npt.NDArray[Any]] = {}
-        for i, (weight, bias) in enumerate(self.layers):
-            arrays[f"layers.{i}.weight"], arrays[f"layers.{i}.bias"] = weight, bias
-        return arrays
+        return layer_arrays(self.layers)
 
     def network_settings(self) -> dict[str, Any]:
         """Return the number of layers."""

@@ -38,6 +38,7 @@ from torch.nn.functional import softplus
 from mcnn_ray.data.demonstrations import Demonstrations
 from mcnn_ray.errors import ConfigError, DatasetError
 from mcnn_ray.member import Member
+from mcnn_ray.policies.mlp import layer_arrays
 from mcnn_ray.training.data import Shard, TrainingData, check_rows
 from mcnn_ray.training.learner import Learner
 from mcnn_ray.training.step_shape import StepCost, StepShape
@@ -214,11 +215,8 @@ class CqlLearner(Learner):
     def policy_arrays(self) -> dict[str, npt.NDArray[np.float32]]:
         """Return copies of the layers up to the actor's mean, as `mcnn_ray.policies.mlp` takes them."""
         linears = [layer for layer in self.actor.trunk if isinstance(layer, torch.nn.Linear)]
-        arrays: dict[str, npt.NDArray[np.float32]] = {}
-        for i, layer in enumerate((*linears, self.actor.mean)):
-            arrays[f"layers.{i}.weight"] = np.array(layer.weight.detach().cpu().numpy().T, order="C")
-            arrays[f"layers.{i}.bias"] = layer.bias.detach().cpu().numpy().copy()
-        return arrays
+        arrays = layer_arrays((layer.weight.T, layer.bias) for layer in (*linears, self.actor.mean))
+        return {name: np.array(tensor.detach().cpu().numpy(), order="C") for name, tensor in arrays.items()}
 
     @classmethod
     def cost(cls, member: Member, dim: int, actions: int) -> StepCost:

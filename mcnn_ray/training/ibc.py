@@ -29,6 +29,7 @@ import torch
 
 from mcnn_ray.member import Member
 from mcnn_ray.policies.implicit import energies
+from mcnn_ray.policies.mlp import layer_arrays
 from mcnn_ray.training.data import Shard, TrainingData, check_rows
 from mcnn_ray.training.learner import Learner
 from mcnn_ray.training.step_shape import StepCost
@@ -92,9 +93,7 @@ class ImplicitLearner(Learner):
 
     def policy_arrays(self) -> dict[str, npt.NDArray[np.float32]]:
         """Return copies of the layers and the box, by name."""
-        arrays = {"box_low": self._low_A, "box_high": self._high_A}
-        for i, (weight, bias) in enumerate(self._layers):
-            arrays |= {f"layers.{i}.weight": weight, f"layers.{i}.bias": bias}
+        arrays = {"box_low": self._low_A, "box_high": self._high_A, **layer_arrays(self._layers)}
         return {name: np.array(tensor.detach().cpu().numpy(), order="C") for name, tensor in arrays.items()}
 
     @classmethod

@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mcnn_ray.policies.mlp import layer_arrays
+
 __all__ = ["StackedMlp", "StackedNetwork"]
 
 aten = torch.ops.aten
@@ -98,11 +100,8 @@ class StackedMlp:
 
     def by_name(self, parameters_F: torch.Tensor) -> dict[str, npt.NDArray[np.float32]]:
         """Return copies of `layers.i.weight` (in, out) and `layers.i.bias` (out,) of one member."""
-        arrays = {}
-        for i, layer in enumerate(self.views(parameters_F[None])):
-            arrays[f"layers.{i}.weight"] = layer.weight[0].cpu().numpy().copy()
-            arrays[f"layers.{i}.bias"] = layer.bias[0, 0].cpu().numpy().copy()
-        return arrays
+        arrays = layer_arrays((layer.weight[0], layer.bias[0, 0]) for layer in self.views(parameters_F[None]))
+        return {name: tensor.cpu().numpy().copy() for name, tensor in arrays.items()}
 
     def views(self, parameters_GF: torch.Tensor) -> list[_Layer]:
         """Return the weight (G, in, out) and bias (G, 1, out) of each layer, as views."""
