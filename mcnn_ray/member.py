@@ -179,12 +179,13 @@ class Member:
         """Build a member from what `parameters` gave.
 
         Raises:
-            TypeError: a key is unknown or the method is missing.
+            TypeError: a key or the method is unknown, or the method is missing.
         """
         known = METHODS.get(str(parameters.get("method")))
-        own = known.options.keys() if known is not None else set()
+        if known is None:
+            raise TypeError(f"unknown method {parameters.get('method')!r}; known: {', '.join(METHODS)}")
         values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in parameters.items()}
-        options = tuple(sorted((key, values.pop(key)) for key in own & values.keys()))
+        options = tuple(sorted((key, values.pop(key)) for key in known.options.keys() & values.keys()))
         return cls(**values, options=options)
 
     def identity(self, task_id: str, dataset_sha256: str) -> str:

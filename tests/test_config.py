@@ -185,3 +185,9 @@ def test_member_parameters_rebuild_the_member(method, seed, lambda_, fraction, h
     assert rebuilt == member
     assert rebuilt.identity("t", "d") == member.identity("t", "d")
     assert member.identity("t", "d") != member.identity("t", "other")
+
+
+@pytest.mark.parametrize("parameters", [{}, {"method": "bcc"}, {"method": ["bc"]}])
+def test_member_of_no_known_method_is_not_built(parameters):
+    with pytest.raises(TypeError, match="unknown method"):
+        Member.from_parameters(parameters)
