@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
@@ -54,23 +55,22 @@ def collect_episodes(
         )
     policy = Expert.load(name)
     env = make_environment(task)
-    shape = env.observation_space.shape
-    env.close()
-    if shape != (policy.obs_dim,):
+    if env.observation_space.shape != (policy.obs_dim,):
         raise ConfigError(
-            f"the {name} expert takes {policy.obs_dim} observation numbers, {task.id} gives {shape}; use the expert "
-            f"'{task.expert}'"
+            f"the {name} expert takes {policy.obs_dim} observation numbers, {task.id} gives "
+            f"{env.observation_space.shape}; use the expert '{task.expert}'"
         )
 
     def act(obs_D: npt.NDArray[Any], rng: np.random.Generator) -> npt.NDArray[np.float32]:
         return policy.act(obs_D, rng if noise else None)
 
-    recorded = record_episodes(task, range(seed, seed + episodes), act, f"{name} expert on {task.id}", progress)
+    recorded = record_episodes(task, env, range(seed, seed + episodes), act, f"{name} expert on {task.id}", progress)
     return replace(recorded, provenance={"expert": name, "noise": noise, "seed": seed, **recorded.provenance})
 
 
 def record_episodes(
     task: Task,
+    env: gym.Env[Any, Any],
     seeds: Sequence[int],
     act: Act,
     source: str,
@@ -79,13 +79,13 @@ def record_episodes(
     """Record what is seen and done in episodes.
 
     Args:
-        task: whose environment is used.
+        task: what they are of.
+        env: made by `make_environment(task)`; it is closed.
         seeds: of the resets.
         act: chooses an action from an observation and a generator of the episode's own.
         source: where the episodes are said to come from.
         progress: called with the episodes done.
     """
-    env = make_environment(task)
     observations: list[npt.NDArray[np.float32]] = []
     actions: list[npt.NDArray[np.float32]] = []
     finals: list[npt.NDArray[np.float32]] = []

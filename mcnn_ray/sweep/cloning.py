@@ -15,6 +15,7 @@ from mcnn_ray.data.demonstrations import Demonstrations
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.sweep.packs import default_device
 from mcnn_ray.sweep.study import Study, open_study
+from mcnn_ray.tasks.environments import make_environment
 from mcnn_ray.training.learners import make_pack
 from mcnn_ray.training.pack import CHUNK_STEPS
 
@@ -53,6 +54,7 @@ def clone_demonstrations(
     act, identity = _cloned_policy(study, config, progress)
     rollouts = record_episodes(
         study.task,
+        make_environment(study.task),
         range(CLONE_SEED, CLONE_SEED + count),
         act,
         f"bc on {shown.source}",
