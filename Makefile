@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 	$(PYTHON) -m venv .venv
 	$(PIP) install --no-compile -c constraints.txt torch
 	$(PIP) install --no-compile --no-deps -r constraints.txt
-	$(PIP) install --no-deps -e .[dev,diffusion]
+	$(PIP) install --no-deps -e .
 	$(PIP) check
 	$(BIN)/python -m compileall -q -j 0 -x '/tests?/|torch/testing/_internal/' .venv/lib
 	touch $@
