@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-__all__ = ["Interval", "mean_interval", "rate_interval", "sign_flip_p"]
+__all__ = ["Interval", "mean_interval", "rate_interval", "share_interval", "sign_flip_p"]
 
 _CONFIDENCE = 0.95
 _RESAMPLES = 2000
@@ -75,6 +75,21 @@ def mean_interval(values: Sequence[Sequence[float]] | npt.NDArray[np.float64]) -
     means = sums[drawn].sum(1) / counts[drawn].sum(1)
     low, high = np.percentile(means, [100 * (1 - _CONFIDENCE) / 2, 100 * (1 + _CONFIDENCE) / 2])
     return Interval(mean=mean, low=float(low), high=float(high), n=n)
+
+
+def share_interval(values: npt.NDArray[np.float64]) -> Interval:
+    """Return the share of ones among zeros and ones with its bootstrap interval over episode starts, in [0, 1].
+
+    Where all are equal a bootstrap would be sure of it: the interval is then Wilson's, of as many trials as starts.
+
+    Args:
+        values: as of `mean_interval`.
+    """
+    found = mean_interval(values)
+    if found.mean not in (0.0, 1.0):
+        return found
+    starts = int((~np.isnan(values)).any(0).sum())
+    return replace(rate_interval(int(found.mean) * starts, starts), n=found.n)
 
 
 def sign_flip_p(differences_NS: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
 
 from mcnn_ray.member import Member, settings_of
 from mcnn_ray.rollout.episode import EpisodeRecord
-from mcnn_ray.stats import Interval, mean_interval, rate_interval
+from mcnn_ray.stats import Interval, mean_interval, rate_interval, share_interval
 
 __all__ = ["Row", "rows_to_csv", "summarise"]
 
@@ -28,6 +29,8 @@ class Row:
         score: mean normalised score, or None where no reference fits.
         success: success rate in [0, 1], or None where the environment does not report it.
         stopped_early: whether its rollouts ended before the others', since it was separated from the best setting.
+        subtasks: share of episodes in which each was done, by its name; empty where the environment names none.
+        at_least: share of episodes with at least 1, 2, ... subtasks done, up to all of them.
     """
 
     member: Member
@@ -38,6 +41,8 @@ class Row:
     score: Interval | None
     success: Interval | None
     stopped_early: bool = False
+    subtasks: Mapping[str, Interval] = field(default_factory=dict)
+    at_least: tuple[Interval, ...] = ()
 
     @property
     def lost(self) -> int:
@@ -52,7 +57,7 @@ class Row:
             "memory_fraction": self.member.memory_fraction,
         }
         known = self.metrics()
-        for name in ("score", "return", "success"):
+        for name in ("score", "return", "success", *self._shares()):
             values |= {f"{name}{suffix}": known.get(f"{name}{suffix}") for suffix in ("", "_low", "_high")}
         return {
             **values,
@@ -75,7 +80,7 @@ class Row:
 
     def metrics(self) -> dict[str, float]:
         """Return means and interval ends by name, without those that do not apply."""
-        intervals = {"return": self.episode_return, "score": self.score, "success": self.success}
+        intervals = {"return": self.episode_return, "score": self.score, "success": self.success, **self._shares()}
         return {
             f"{name}{suffix}": value
             for name, interval in intervals.items()
@@ -83,6 +88,11 @@ class Row:
             for suffix, value in (("", interval.mean), ("_low", interval.low), ("_high", interval.high))
             if value is not None
         }
+
+    def _shares(self) -> dict[str, Interval]:
+        """Return p1, p2, ... and `done_` with each subtask's name in what MLflow takes in names."""
+        at_least = {f"p{count}": interval for count, interval in enumerate(self.at_least, 1)}
+        return at_least | {"done_" + re.sub(r"[^\w.-]+", "_", name): share for name, share in self.subtasks.items()}
 
 
 def summarise(
@@ -128,18 +138,24 @@ def _row(members: list[Member], records: list[Sequence[EpisodeRecord]], episodes
         ]
     )
 
-    def over_starts(column: str) -> Interval:
-        cells = table.pivot(index="place", columns="episode_seed", values=column)  # nan where an episode was lost
-        return mean_interval(cells.to_numpy(dtype=float))
+    def over_starts(values: pd.Series[Any], interval: Callable[..., Interval] = mean_interval) -> Interval:
+        # nan where an episode was lost
+        cells = table.assign(value=values).pivot(index="place", columns="episode_seed", values="value")
+        return interval(cells.to_numpy(dtype=float))
 
+    done = pd.DataFrame([record.subtasks or {} for group in records for record in group], dtype=float).fillna(0.0)
     successes = table["success"].dropna()
     return Row(
         member=members[0],
         seeds=tuple(member.seed for member in members),
         episodes=episodes,
         episode_seeds=(int(table["episode_seed"].min()), int(table["episode_seed"].max())),
-        episode_return=over_starts("episode_return"),
-        score=over_starts("normalised_score") if table["normalised_score"].notna().all() else None,
+        episode_return=over_starts(table["episode_return"]),
+        score=over_starts(table["normalised_score"]) if table["normalised_score"].notna().all() else None,
         success=rate_interval(int(successes.sum()), len(successes)) if len(successes) else None,
         stopped_early=stopped_early,
+        subtasks={str(name): over_starts(done[name], share_interval) for name in done},
+        at_least=tuple(
+            over_starts(done.sum(axis=1) >= count, share_interval) for count in range(1, len(done.columns) + 1)
+        ),
     )

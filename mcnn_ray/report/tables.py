@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich import box
+from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
@@ -19,8 +20,8 @@ _STOPPED = (
 )
 
 
-def results_table(rows: Sequence[Row], title: str, notes: Sequence[str] = ()) -> Table:
-    """Return a sweep's rows as a table with 95 % intervals.
+def results_table(rows: Sequence[Row], title: str, notes: Sequence[str] = ()) -> Group:
+    """Return a sweep's rows as a table with 95 % intervals, and what was done of an environment's subtasks as others.
 
     Args:
         rows: of a sweep.
@@ -45,23 +46,49 @@ def results_table(rows: Sequence[Row], title: str, notes: Sequence[str] = ()) ->
     )
     scored = any(row.score is not None for row in rows)
     succeeded = any(row.success is not None for row in rows)
-    columns = ["method", "lambda", "memories", *(["score"] if scored else []), "return"]
-    columns += [*(["success %"] if succeeded else []), "n"]
-    for name in columns:
-        table.add_column(name, justify="left" if name == "method" else "right", no_wrap=True)
+    columns = [*(["score"] if scored else []), "return", *(["success %"] if succeeded else []), "n"]
+    _add_columns(table, columns)
     for row in rows:
-        member = row.member
         cells = [
-            member.method_label,
-            "" if member.lambda_ is None else f"{member.lambda_:g}",
-            member.memory_label,
+            *_setting(row),
             *([_interval(row.score, 1)] if scored else []),
             _interval(row.episode_return, 0 if abs(row.episode_return.mean) >= 100 else 2),
             *([_interval(row.success, 0, 100.0)] if succeeded else []),
             f"{row.episode_return.n}{'*' if row.stopped_early else ''}",
         ]
         table.add_row(*cells)
+    return Group(table, *_share_tables(rows))
+
+
+def _share_tables(rows: Sequence[Row]) -> Iterator[Table]:
+    counts = [{f"p{count}": share for count, share in enumerate(row.at_least, 1)} for row in rows]
+    for title, shares in (
+        ("% of episodes with at least so many subtasks done", counts),
+        ("% of episodes in which each was done", [row.subtasks for row in rows]),
+    ):
+        names = list(dict.fromkeys(name for found in shares for name in found))
+        if names:
+            yield _share_table(rows, shares, names, title)
+
+
+def _share_table(rows: Sequence[Row], shares: Sequence[Mapping[str, Interval]], names: list[str], title: str) -> Table:
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    _add_columns(table, [name.replace(" ", "\n") for name in names])
+    for row, found in zip(rows, shares, strict=True):
+        # In two lines: seven of them beside the setting take less than a hundred columns.
+        cells = [_interval(found.get(name), 0, 100.0).replace(" ", "\n", 1) for name in names]
+        table.add_row(*_setting(row), *cells)
     return table
+
+
+def _add_columns(table: Table, names: Sequence[str]) -> None:
+    for name in ("method", "lambda", "memories", *names):
+        table.add_column(name, justify="left" if name == "method" else "right", no_wrap=True)
+
+
+def _setting(row: Row) -> list[str]:
+    member = row.member
+    return [member.method_label, "" if member.lambda_ is None else f"{member.lambda_:g}", member.memory_label]
 
 
 def _interval(value: Interval | None, digits: int, scale: float = 1.0) -> str:

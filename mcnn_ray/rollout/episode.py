@@ -59,6 +59,7 @@ class EpisodeRecord:
         simulator: full id of the environment.
         versions: of the packages that the result depends on.
         wall_s: seconds until its end, from the start of those it ran in step with.
+        subtasks: which of the things that the environment asked for were done at any step; None where it names none.
     """
 
     member: str
@@ -73,6 +74,7 @@ class EpisodeRecord:
     simulator: str
     versions: dict[str, str]
     wall_s: float
+    subtasks: dict[str, bool] | None = None
 
     def row(self) -> dict[str, Any]:
         """Return the fields as a table row."""
@@ -165,9 +167,12 @@ class _Episode:
         self._success: bool | None = None
         self.wall_s: float | None = None  # until its end; None before
         try:
-            self.observation, _ = env.reset(seed=seed)
+            self.observation, info = env.reset(seed=seed)
         except FAULTS as error:
             raise self._told(error) from error
+        # As FrankaKitchen tells: names of all at the start, and of those done so far at every step.
+        asked = info.get("tasks_to_complete")
+        self._subtasks = dict.fromkeys(sorted(map(str, asked)), False) if asked else None
 
     def step(self, obs_D: npt.NDArray[Any], action_A: npt.NDArray[np.float32]) -> None:
         """Take a step; the observation is a copy of this episode's own."""
@@ -180,6 +185,8 @@ class _Episode:
             raise self._told(error) from error
         if "success" in info:
             self._success = bool(info["success"]) or bool(self._success)
+        if self._subtasks is not None:
+            self._subtasks.update(dict.fromkeys(map(str, info.get("episode_task_completions", ())), True))
         if terminated or truncated:
             self.wall_s = 0.0
         elif len(self._actions) >= _MAX_STEPS:
@@ -208,6 +215,7 @@ class _Episode:
             simulator=environment_id(self._task),
             versions=simulator_versions(),
             wall_s=self.wall_s or 0.0,
+            subtasks=self._subtasks,
         )
         return Rollout(record=record, actions_TA=np.stack(self._actions).astype(np.float32))
 

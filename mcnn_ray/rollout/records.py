@@ -29,7 +29,7 @@ def write_rollouts(path: Path, rollouts: Sequence[Rollout]) -> None:
     import pyarrow.parquet as pq
 
     rows = [rollout.record.row() for rollout in rollouts]
-    table = pa.Table.from_pylist([{**row, "versions": sorted(row["versions"].items())} for row in rows], _schema())
+    table = pa.Table.from_pylist([_with_items(row) for row in rows], _schema())
     actions = pa.array([list(rollout.actions_TA) for rollout in rollouts], pa.list_(pa.list_(pa.float32())))
     buffer = io.BytesIO()
     pq.write_table(table.append_column(_ACTIONS, actions), buffer, compression="zstd")
@@ -73,6 +73,10 @@ def read_rollout(path: Path, seed: int | None) -> Rollout:
     if not chosen:
         raise ConfigError(f"{path} holds no episode of seed {seed}, but {_span(seeds)}")
     return _rollout(path, chosen[0])
+
+
+def _with_items(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: sorted(value.items()) if isinstance(value, dict) else value for name, value in row.items()}
 
 
 def _rollout(path: Path, row: dict[str, Any]) -> Rollout:
@@ -119,7 +123,9 @@ def _rows(path: Path, columns: list[str] | None) -> list[dict[str, Any]]:
 
 def _record(path: Path, row: dict[str, Any]) -> EpisodeRecord:
     try:
-        return EpisodeRecord(**{**row, "versions": dict(row["versions"])})
+        subtasks = row.get("subtasks")  # files from before there were any lack it
+        subtasks = None if subtasks is None else dict(subtasks)
+        return EpisodeRecord(**{**row, "versions": dict(row["versions"]), "subtasks": subtasks})
     except (KeyError, TypeError, ValueError) as error:
         raise ArtifactError(f"{path} holds episodes of another version ({error}); run them again") from error
 
@@ -134,5 +140,6 @@ def _schema() -> Any:
         **dict.fromkeys(numbers, pa.float64()),
         "success": pa.bool_(),
         "versions": pa.map_(pa.string(), pa.string()),
+        "subtasks": pa.map_(pa.string(), pa.bool_()),
     }
     return pa.schema([(name, kinds[name]) for name in EpisodeRecord.__slots__])

@@ -107,7 +107,9 @@ class _Leader:
         best = max(self._rows.values(), key=lambda row: row.episode_return.mean)
         if best.member != self._best:
             self._best = best.member
-            shown = f"return {best.episode_return.text(0)}" if best.score is None else f"score {best.score.text(1)}"
+            digits = 0 if abs(best.episode_return.mean) >= 100 else 2
+            told = f"return {best.episode_return.text(digits)}"
+            shown = told if best.score is None else f"score {best.score.text(1)}"
             self._say(
                 f"best so far: {best.member.setting_label}, {shown}, n {best.episode_return.n} "
                 f"({len(self._rows)} of {len(self._groups)} settings rolled out)"

@@ -26,6 +26,7 @@ records = st.builds(
     simulator=texts,
     versions=st.dictionaries(texts, texts, max_size=3),
     wall_s=st.floats(0, 1e6),
+    subtasks=st.none() | st.dictionaries(texts, st.booleans(), max_size=3),
 )
 actions = st.lists(st.lists(st.floats(width=32, allow_nan=False), min_size=2, max_size=2), min_size=1, max_size=4)
 rollouts = st.builds(
@@ -96,3 +97,9 @@ def test_episode_that_is_not_in_the_file_is_told_with_those_that_are(file):
         read_rollout(file, 3)
     with pytest.raises(ConfigError, match="holds 3 episodes; name one by --episode-seed, of 7 to 9"):
         read_rollout(file, None)
+
+
+def test_episodes_recorded_before_there_were_subtasks_are_read(file):
+    pq.write_table(pq.read_table(file, partitioning=None).drop_columns(["subtasks"]), file)
+    assert [record.subtasks for record in read_records(file)] == [None] * 3
+    assert read_rollout(file, 8).record.subtasks is None
