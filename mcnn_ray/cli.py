@@ -128,8 +128,7 @@ def tasks(as_json: AsJson = False) -> None:
             str(row["environment"]),
             str(row["horizon"]),
             str(row["demonstrations"] or "none"),
-            f"{row['reference_min']:.1f}",
-            f"{row['reference_max']:.1f}",
+            *("" if value is None else f"{value:.1f}" for value in (row["reference_min"], row["reference_max"])),
         )
     output_console.print(table)
 

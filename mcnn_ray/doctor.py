@@ -78,8 +78,10 @@ def _simulators() -> list[Finding]:
     from mcnn_ray.tasks.catalogue import ADROIT_NAMES, CATALOGUE
     from mcnn_ray.tasks.environments import environment_id, make_environment
 
+    tasks = {name: CATALOGUE[f"{name}-expert-v1"] for name in ADROIT_NAMES} | {"kitchen": CATALOGUE["kitchen-relay-v0"]}
+
     def check(name: str) -> str:
-        task = CATALOGUE[f"{name}-expert-v1"]
+        task = tasks[name]
         env = make_environment(task)
         env.reset(seed=0)
         env.step(env.action_space.sample())
@@ -87,7 +89,7 @@ def _simulators() -> list[Finding]:
         mended = getattr(env, "correction", 0.0)
         return environment_id(task) + (", sign of its reward corrected to D4RL's" if mended else "")
 
-    return [_tried(name, check, "make setup") for name in ADROIT_NAMES]
+    return [_tried(name, check, "make setup") for name in tasks]
 
 
 def _tried(name: str, check: Callable[[str], str], mend: str) -> Finding:

@@ -62,7 +62,7 @@ def task_demonstrations(task: Task) -> Demonstrations:
     for dataset_id in task.datasets:
         _check_inside_store(dataset_id)
         if dataset_exists(dataset_id):
-            return read_minari(dataset_id)
+            return read_minari(dataset_id, task.observation_key)
     raise DatasetError(f"no demonstrations for {task.id} on this machine; {_how_to_get(task)}")
 
 
@@ -75,11 +75,12 @@ def _how_to_get(task: Task) -> str:
     return "; or ".join(ways)
 
 
-def read_minari(dataset_id: str) -> Demonstrations:
+def read_minari(dataset_id: str, observation_key: str | None = None) -> Demonstrations:
     """Read a Minari dataset into memory.
 
     Args:
         dataset_id: e.g. `D4RL/door/human-v2`. Nested observation spaces are flattened as Gymnasium flattens them.
+        observation_key: the part of Dict observations that is taken; None takes all.
 
     Raises:
         DatasetError: not here, damaged, without Box actions, or with what leads out of it.
@@ -91,7 +92,7 @@ def read_minari(dataset_id: str) -> Demonstrations:
             f"Minari dataset '{dataset_id}' is not on this machine; get it with: minari download {dataset_id}"
         )
     try:
-        return _read(dataset_id)
+        return _read(dataset_id, observation_key)
     except _FAULTS as error:
         raise DatasetError(
             f"Minari dataset '{dataset_id}' in {get_dataset_path(dataset_id)} is damaged ({error!r}); "
@@ -99,7 +100,7 @@ def read_minari(dataset_id: str) -> Demonstrations:
         ) from error
 
 
-def _read(dataset_id: str) -> Demonstrations:
+def _read(dataset_id: str, observation_key: str | None) -> Demonstrations:
     _check_contents(get_dataset_path(dataset_id) / "data")
     dataset = minari.load_dataset(dataset_id)
     observation_space, action_space = dataset.observation_space, dataset.action_space
@@ -111,7 +112,15 @@ def _read(dataset_id: str) -> Demonstrations:
             f"Minari dataset '{dataset_id}' is empty: no episode with a step; record some: mcnn data collect"
         )
     lengths = [len(episode.actions) for episode in episodes]
-    observations = [_flatten(observation_space, episode.observations, dataset_id) for episode in episodes]
+    seen = [episode.observations for episode in episodes]
+    if observation_key is not None and isinstance(observation_space, spaces.Dict):
+        if observation_key not in observation_space.spaces:
+            raise DatasetError(
+                f"Minari dataset '{dataset_id}' has observations of {', '.join(observation_space.spaces)}, not of "
+                f"'{observation_key}'; it was recorded for another task"
+            )
+        seen, observation_space = [obs[observation_key] for obs in seen], observation_space[observation_key]
+    observations = [_flatten(observation_space, obs, dataset_id) for obs in seen]
     return Demonstrations(
         observations_ND=np.concatenate([obs[:n] for obs, n in zip(observations, lengths, strict=True)]),
         actions_NA=np.concatenate(
@@ -262,8 +271,8 @@ def _episode_buffers(demonstrations: Demonstrations) -> list[EpisodeBuffer]:
 def _plain_spec(env: gym.Env[Any, Any]) -> Any:
     """Return the environment's own specification, which Minari can rebuild without this package."""
     spec = env.unwrapped.spec
-    if spec is None:
-        return None
+    if spec is None or env.action_space != env.unwrapped.action_space:
+        return None  # the actions are not those of the environment that would be rebuilt
     limit = env.spec.max_episode_steps if env.spec is not None else None
     plain = replace(spec, additional_wrappers=(), max_episode_steps=limit)
     try:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from mcnn_ray.errors import ArtifactError, ConfigError, did_you_mean
 
-__all__ = ["ADROIT_NAMES", "CATALOGUE", "Task", "cloned_variant", "find_recorded_task", "find_task"]
+__all__ = ["ADROIT_NAMES", "CATALOGUE", "KITCHEN_OBJECTS", "Task", "cloned_variant", "find_recorded_task", "find_task"]
 
 ADROIT_NAMES = ("pen", "hammer", "door", "relocate")
 ADROIT_VARIANTS = ("human", "expert", "cloned")
@@ -19,6 +19,22 @@ _D4RL_REFERENCES = {
     "hammer": (-274.856578, 12794.134825156867),
     "door": (-56.512833, 2880.5693087298737),
     "relocate": (-6.425911, 4233.877797728884),
+}
+
+KITCHEN_OBJECTS = (
+    "bottom burner",
+    "hinge cabinet",
+    "kettle",
+    "light switch",
+    "microwave",
+    "slide cabinet",
+    "top burner",
+)
+# What D4RL asks for in each variant: D4RL, d4rl/kitchen/kitchen_envs.py (TASK_ELEMENTS).
+_D4RL_KITCHEN_OBJECTS = {
+    "complete": ("kettle", "light switch", "microwave", "slide cabinet"),
+    "partial": ("kettle", "light switch", "microwave", "slide cabinet"),
+    "mixed": ("bottom burner", "kettle", "light switch", "microwave"),
 }
 
 
@@ -36,6 +52,9 @@ class Task:
         reference_max: return that scores 100, or None.
         reward: `d4rl-adroit` when the reward is to be D4RL's, `environment` otherwise.
         expert: name of the packaged expert, or None.
+        observation_key: the part of a Dict observation that policies see; None gives them all of it.
+        subtasks: what a FrankaKitchen environment asks for; empty leaves the environment's own.
+        control: `joint-targets` when actions are the joint positions to reach, which `KitchenJointTargets` takes.
     """
 
     id: str
@@ -46,6 +65,9 @@ class Task:
     reference_max: float | None = None
     reward: Literal["d4rl-adroit", "environment"] = "environment"
     expert: str | None = None
+    observation_key: str | None = None
+    subtasks: tuple[str, ...] = ()
+    control: Literal["environment", "joint-targets"] = "environment"
 
     def normalised_score(self, episode_return: float) -> float | None:
         """Return `100 (return - min) / (max - min)` with D4RL's references, or None where there are none."""
@@ -73,9 +95,27 @@ def _adroit_task(name: str, variant: str) -> Task:
     )
 
 
-CATALOGUE: dict[str, Task] = {
-    task.id: task for name in ADROIT_NAMES for task in (_adroit_task(name, variant) for variant in ADROIT_VARIANTS)
-}
+def _kitchen_task(name: str, *datasets: str, **others: Any) -> Task:
+    return Task(
+        id=f"kitchen-{name}",
+        environment="FrankaKitchen-v1",
+        datasets=datasets,
+        horizon=280,
+        observation_key="observation",
+        **{"subtasks": KITCHEN_OBJECTS, **others},
+    )
+
+
+_TASKS = (
+    *(_adroit_task(name, variant) for name in ADROIT_NAMES for variant in ADROIT_VARIANTS),
+    *(
+        _kitchen_task(f"{name}-v2", f"D4RL/kitchen/{name}-v2", f"mcnn/kitchen/{name}-v0", subtasks=objects)
+        for name, objects in _D4RL_KITCHEN_OBJECTS.items()
+    ),
+    _kitchen_task("relay-v0", "mcnn/kitchen/relay-v0", control="joint-targets"),
+    _kitchen_task("scripted-v0", "mcnn/kitchen/scripted-v0", expert="kitchen"),
+)
+CATALOGUE: dict[str, Task] = {task.id: task for task in _TASKS}
 
 
 def cloned_variant(task: Task) -> Task | None:

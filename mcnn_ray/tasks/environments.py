@@ -16,6 +16,7 @@ from gymnasium.spaces import Box
 from mcnn_ray.errors import ConfigError, SimulationError, did_you_mean
 from mcnn_ray.tasks.adroit import D4RLReward
 from mcnn_ray.tasks.catalogue import Task
+from mcnn_ray.tasks.kitchen import KitchenJointTargets
 
 __all__ = ["environment_id", "make_environment", "simulator_versions"]
 
@@ -60,6 +61,8 @@ def environment_id(task: Task) -> str:
 def make_environment(task: Task, render_mode: str | None = None) -> gym.Env[Any, Any]:
     """Make the task's environment with flat Box observations, its horizon and, for Adroit, D4RL's reward.
 
+    Observations are copies where the environment's are not flat: FrankaKitchen gives the same arrays at every step.
+
     Args:
         task: what to make.
         render_mode: passed to Gymnasium, e.g. `rgb_array`.
@@ -75,6 +78,8 @@ def make_environment(task: Task, render_mode: str | None = None) -> gym.Env[Any,
     options: dict[str, Any] = {} if task.horizon is None else {"max_episode_steps": task.horizon}
     if render_mode is not None:  # environments of users' own need not take one
         options["render_mode"] = render_mode
+    if task.subtasks:
+        options["tasks_to_complete"] = list(task.subtasks)
     _register_robotics()
     try:
         env = gym.make(name, disable_env_checker=True, **options)
@@ -85,8 +90,7 @@ def make_environment(task: Task, render_mode: str | None = None) -> gym.Env[Any,
         ) from error
     except Exception as error:
         raise SimulationError(f"environment '{name}' could not be made: {type(error).__name__}: {error}") from error
-    if task.reward == "d4rl-adroit":
-        env = D4RLReward(env, task.environment)
+    env = _as_policies_see_it(env, task)
     if not isinstance(env.action_space, Box) or len(env.action_space.shape) != 1:
         raise ConfigError(
             f"environment '{name}' has the action space {env.action_space}; policies here give continuous actions and "
@@ -97,9 +101,17 @@ def make_environment(task: Task, render_mode: str | None = None) -> gym.Env[Any,
             f"environment '{name}' has an action space without bounds ({env.action_space}); wrap it so that the "
             "bounds are finite (gymnasium.wrappers.RescaleAction), since actions are scaled by them"
         )
+    return env
+
+
+def _as_policies_see_it(env: gym.Env[Any, Any], task: Task) -> gym.Env[Any, Any]:
+    if task.reward == "d4rl-adroit":
+        env = D4RLReward(env, task.environment)
+    if task.observation_key is not None:
+        env = gym.wrappers.FilterObservation(env, [task.observation_key])
     if not isinstance(env.observation_space, Box) or len(env.observation_space.shape) != 1:
         env = gym.wrappers.FlattenObservation(env)
-    return env
+    return KitchenJointTargets(env) if task.control == "joint-targets" else env
 
 
 def simulator_versions() -> dict[str, str]:

@@ -1,3 +1,4 @@
+import copy
 import dataclasses
 
 import gymnasium as gym
@@ -7,6 +8,7 @@ import pytest
 from minari.data_collector import EpisodeBuffer
 
 from mcnn_ray.data.checks import check_demonstrations
+from mcnn_ray.data.demonstrations import Demonstrations
 from mcnn_ray.data.minari_store import dataset_exists, read_minari, task_demonstrations, write_minari
 from mcnn_ray.errors import ConfigError, DatasetError
 from mcnn_ray.tasks.catalogue import ADROIT_NAMES, CATALOGUE, find_task
@@ -151,22 +153,29 @@ def test_d4rl_s_datasets_are_read_under_their_ids(name, tmp_path, monkeypatch):
 
 
 def recorded(env, seed, steps):
-    observations, rewards = [env.reset(seed=seed)[0]], []
+    observations, rewards = [copy.deepcopy(env.reset(seed=seed)[0])], []
     env.action_space.seed(seed)
     actions = [env.action_space.sample() for _ in range(steps)]
     for action in actions:
         obs, reward, *_ = env.step(action)
-        observations.append(obs)
+        observations.append(copy.deepcopy(obs))
         rewards.append(reward)
     ends = [False] * (steps - 1) + [True]
     return EpisodeBuffer(
         id=seed,
-        observations=np.stack(observations),
+        observations=stacked(observations),
         actions=np.stack(actions),
         rewards=rewards,
         terminations=[False] * steps,
         truncations=ends,
     )
+
+
+def stacked(values):
+    """As Minari stacks what it records: in a dictionary, each part."""
+    if isinstance(values[0], dict):
+        return {name: stacked([value[name] for value in values]) for name in values[0]}
+    return np.stack(values)
 
 
 def test_success_comes_back_from_the_store_and_is_unknown_where_nobody_told(pen_demonstrations, env):
@@ -175,3 +184,48 @@ def test_success_comes_back_from_the_store_and_is_unknown_where_nobody_told(pen_
         write_minari(demonstrations, "mcnn/pen/success-v0", env, description="t", overwrite=True)
         read = read_minari("mcnn/pen/success-v0").successes_E
         assert read is None if demonstrations.successes_E is None else read.tolist() == told.successes_E.tolist()
+
+
+def test_goals_in_dict_observations_are_left_out_where_the_task_leaves_them_out(monkeypatch, tmp_path):
+    """Laid out as D4RL/kitchen is: recorded in FrankaKitchen itself, whose observations are a dictionary with goals."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    task = CATALOGUE["kitchen-complete-v2"]
+    make_environment(task)  # registers
+    made = gym.make(
+        "FrankaKitchen-v1",
+        disable_env_checker=True,
+        tasks_to_complete=list(task.subtasks),
+        remove_task_when_completed=False,
+    )
+    buffers = [recorded(made, seed, steps) for seed, steps in enumerate((4, 3))]
+    expected = [np.float32(buffer.observations["observation"]) for buffer in buffers]
+    minari.create_dataset_from_buffers(task.datasets[0], buffers, env=made, algorithm_name="random")
+    read = task_demonstrations(task)
+    assert read.lengths.tolist() == [4, 3]
+    np.testing.assert_array_equal(read.observations_ND, np.concatenate([seen[:-1] for seen in expected]))
+    np.testing.assert_array_equal(read.final_observations_ED, [seen[-1] for seen in expected])
+    np.testing.assert_array_equal(read.actions_NA, np.float32([a for buffer in buffers for a in buffer.actions]))
+    checked, space = check_demonstrations(read, task, constant_columns="ignore")
+    assert checked.observations_ND.shape[1:] == (59,) and checked.actions_NA.shape[1:] == space.shape
+    # A task of a user's own sees all of it, goals too.
+    assert read_minari(task.datasets[0]).observations_ND.shape[1] == 59 + 2 * 11
+    with pytest.raises(DatasetError, match="has observations of achieved_goal, desired_goal, observation, not of 'x'"):
+        read_minari(task.datasets[0], "x")
+
+
+def test_joint_targets_are_refused_as_velocities_and_not_said_to_belong_to_the_plain_environment():
+    relay, scripted = CATALOGUE["kitchen-relay-v0"], CATALOGUE["kitchen-scripted-v0"]
+    env, rng = make_environment(relay), np.random.default_rng(0)
+    targets = Demonstrations(
+        observations_ND=rng.normal(size=(6, 30)).astype(np.float32),
+        actions_NA=rng.uniform(env.action_space.low, env.action_space.high, (6, 9)).astype(np.float32),
+        rewards_N=np.zeros(6, np.float32),
+        offsets=np.array([0, 3, 6]),
+        source="logs",
+    )
+    write_minari(targets, relay.datasets[0], env, description="t")
+    assert check_demonstrations(task_demonstrations(relay), relay)[0].steps == 6
+    with pytest.raises(ValueError, match="Environment cannot be recovered"):
+        minari.load_dataset(relay.datasets[0]).recover_environment()
+    with pytest.raises(DatasetError, match="has 30 observation numbers, the environment of kitchen-scripted-v0 has 59"):
+        check_demonstrations(task_demonstrations(relay), scripted)

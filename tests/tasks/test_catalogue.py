@@ -6,8 +6,8 @@ from mcnn_ray.tasks.catalogue import CATALOGUE, find_task
 
 def test_catalogue_holds_the_adroit_tasks_under_the_paper_s_names():
     expected = {f"{n}-{v}-v1" for n in ("pen", "hammer", "door", "relocate") for v in ("human", "expert", "cloned")}
-    assert set(CATALOGUE) == expected
-    assert all(task.horizon == (100 if "pen" in name else 200) for name, task in CATALOGUE.items())
+    assert {name for name in CATALOGUE if not name.startswith("kitchen")} == expected
+    assert all(CATALOGUE[name].horizon == (100 if "pen" in name else 200) for name in expected)
     assert CATALOGUE["pen-human-v1"].datasets[0] == "D4RL/pen/human-v2"
 
 
