@@ -1,7 +1,8 @@
-"""Demonstration files of other projects: D4RL's HDF5 and numpy's npz."""
+"""Demonstration files of other projects: D4RL's HDF5, numpy's npz, and the Franka Kitchen's logs."""
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
 import zipfile
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from mcnn_ray.artifacts import check_fits_memory
 from mcnn_ray.data.demonstrations import Demonstrations
 from mcnn_ray.data.hdf5 import own_dataset
+from mcnn_ray.data.relay import read_relay
 from mcnn_ray.errors import ConfigError, DatasetError
 
 __all__ = ["read_file"]
@@ -25,33 +27,43 @@ __all__ = ["read_file"]
 def read_file(path: Path, horizon: int | None = None) -> Demonstrations:
     """Read a demonstration file; what it is follows from its ending.
 
-    Both kinds hold arrays `observations` (N, D) and `actions` (N, A), and may hold `rewards` (N,). Where episodes end
-    is told by `episode_lengths` (E,), or by `terminals` and `timeouts` (N,) as in D4RL's v1 files. Steps after the last
-    end are an unfinished episode and are kept as one.
+    A folder, .zip or .mjl file is read by `mcnn_ray.data.relay.read_relay`. The other kinds hold arrays `observations`
+    (N, D) and `actions` (N, A), maybe `rewards` (N,). Where episodes end is told by `episode_lengths` (E,), or by
+    `terminals` and `timeouts` (N,) as in D4RL's v1 files. Steps after the last end are an unfinished episode and are
+    kept as one.
 
     Args:
-        path: a file ending in .npz, .hdf5 or .h5.
+        path: a folder, or a file ending in .npz, .hdf5, .h5, .zip or .mjl.
         horizon: length at which to cut where the file tells no ends (D4RL's v0 files).
 
     Raises:
         ConfigError: another ending.
         DatasetError: missing, damaged, foreign, or without episode boundaries.
     """
-    readers: dict[str, Callable[[Path], dict[str, npt.NDArray[Any]]]] = {
-        ".npz": _read_npz,
-        ".hdf5": _read_hdf5,
-        ".h5": _read_hdf5,
+    readers: dict[str, Callable[[Path, int | None], Demonstrations]] = {
+        ".npz": functools.partial(_from_arrays, _read_npz),
+        ".hdf5": functools.partial(_from_arrays, _read_hdf5),
+        ".h5": functools.partial(_from_arrays, _read_hdf5),
+        ".zip": lambda path, _: read_relay(path),
+        ".mjl": lambda path, _: read_relay(path),
     }
-    if path.suffix not in readers:
-        raise ConfigError(f"{path} ends in '{path.suffix}'; demonstrations are read from {', '.join(readers)}")
-    if not path.is_file():
+    kind = ".mjl" if path.is_dir() else path.suffix
+    if kind not in readers:
+        raise ConfigError(f"{path} ends in '{kind}'; demonstrations are read from {', '.join(readers)}")
+    if not path.is_dir() and not path.is_file():
         raise DatasetError(f"{path} does not exist or is not a file")
     try:
-        arrays = readers[path.suffix](path)
+        return readers[kind](path, horizon)
     except _FAULTS as error:
         raise DatasetError(
-            f"{path} cannot be read as {path.suffix[1:]}: {error}; get it again, from where you trust"
+            f"{path} cannot be read as {kind[1:]}: {error}; get it again, from where you trust"
         ) from error
+
+
+def _from_arrays(
+    read: Callable[[Path], dict[str, npt.NDArray[Any]]], path: Path, horizon: int | None
+) -> Demonstrations:
+    arrays = read(path)
     for name in ("observations", "actions"):
         if name not in arrays:
             raise DatasetError(f"{path} has no array '{name}' (found: {', '.join(sorted(arrays)) or 'none'})")
