@@ -106,7 +106,13 @@ def clone(
 
 @data_app.command(name="import")
 def import_file(
-    file: Annotated[Path, typer.Argument(help="D4RL HDF5 (.hdf5, .h5) or .npz with observations, actions, rewards.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="D4RL HDF5 (.hdf5, .h5) or .npz with observations, actions, rewards; for kitchen-relay-v0 a folder or "
+            ".zip of .mjl logs."
+        ),
+    ],
     dataset: Annotated[str, typer.Argument(help="Minari id to write, e.g. mcnn/door/human-v0.")],
     task: Annotated[str, typer.Option("--task", help="Task whose environment the demonstrations belong to.")],
     horizon: Annotated[

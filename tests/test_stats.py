@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from mcnn_ray.stats import mean_interval, rate_interval
+from mcnn_ray.stats import mean_interval, rate_interval, share_interval
 
 
 def test_wilson_interval_has_the_textbook_value():
@@ -41,3 +41,13 @@ def test_missing_cells_are_left_out_of_the_mean_and_a_start_without_any_is_no_st
     found = mean_interval([[1.0, nan, 3.0], [5.0, nan, nan]])
     assert (found.mean, found.n) == (3.0, 3)
     assert mean_interval([[1.0, nan]]) == mean_interval([[1.0]])
+
+
+def test_share_on_which_all_agree_is_not_taken_for_certain_and_others_are_bootstrapped_over_starts():
+    nan = float("nan")
+    none = share_interval(np.array([[0.0, 0.0, nan], [0.0, 0.0, nan]]))
+    assert (none.mean, none.low, none.n) == (0, 0, 4)
+    assert none.high == rate_interval(0, 2).high  # two starts, however many seeds met them
+    assert share_interval(np.ones((2, 20))).low == rate_interval(20, 20).low
+    some = np.array([[1.0, 0.0, 0.0, 1.0]])
+    assert share_interval(some) == mean_interval(some)

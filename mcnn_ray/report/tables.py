@@ -18,6 +18,7 @@ _STOPPED = (
     "*: stopped early, below the row that led on the same starts (paired sign-flip test; 5 % over all looks and rows, "
     "Bonferroni); its mean leans low, since it was stopped while it was low"
 )
+_SHARES = "shares on which all episodes agree: Wilson over starts, since a bootstrap would be sure of them"
 
 
 def results_table(rows: Sequence[Row], title: str, notes: Sequence[str] = ()) -> Group:
@@ -31,6 +32,7 @@ def results_table(rows: Sequence[Row], title: str, notes: Sequence[str] = ()) ->
     seeds = sorted({seed for row in rows for seed in row.seeds})
     first, last = min(row.episode_seeds[0] for row in rows), max(row.episode_seeds[1] for row in rows)
     notes = [*notes, *([_STOPPED] if any(row.stopped_early for row in rows) else [])]
+    notes += [_SHARES] if any(row.at_least for row in rows) else []
     if lost := sum(row.lost for row in rows):
         notes.append(f"{lost} episode{'s' if lost > 1 else ''} lost to processes that died or stalled, and not scored")
     table = Table(
