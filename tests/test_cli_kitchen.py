@@ -56,6 +56,9 @@ def test_imported_logs_train_policies_whose_objects_are_counted_everywhere(mcnn,
     (run,) = client.search_runs([experiment.experiment_id], "metrics.p7 >= 0")
     assert {"p1", "p7_high", "done_kettle", "done_top_burner_low", "on_the_way/p4"} <= run.data.metrics.keys()
 
+    again = mcnn("replay", member / "episodes.parquet", "--episode-seed", records[1].episode_seed, "--json")
+    assert again[0] == 0, again[2]
+
     status, out, err = mcnn("evaluate", member / "policy", "--episodes", 2, "--json", "--storage", storage)
     assert status == 0, err
     told = json.loads(out)

@@ -143,7 +143,8 @@ def _row(members: list[Member], records: list[Sequence[EpisodeRecord]], episodes
         cells = table.assign(value=values).pivot(index="place", columns="episode_seed", values="value")
         return interval(cells.to_numpy(dtype=float))
 
-    done = pd.DataFrame([record.subtasks or {} for group in records for record in group], dtype=float).fillna(0.0)
+    told = [record.subtasks for group in records for record in group]
+    done = pd.DataFrame(told if all(told) else [], dtype=float).fillna(0.0)
     successes = table["success"].dropna()
     return Row(
         member=members[0],

@@ -156,6 +156,11 @@ def environment_fault(task_id: str, seed: int, step: int, error: Exception) -> S
     return SimulationError(f"{task_id}, episode seed {seed}, step {step}: {type(error).__name__}: {error}")
 
 
+def _names(value: Any) -> list[str]:
+    # Environments of users' own may mean something else by the key. Sorted: the order of a set is the process's own.
+    return sorted(map(str, value)) if isinstance(value, (list, tuple, set, frozenset)) else []
+
+
 class _Episode:
     """An episode on its way."""
 
@@ -171,8 +176,7 @@ class _Episode:
         except FAULTS as error:
             raise self._told(error) from error
         # As FrankaKitchen tells: names of all at the start, and of those done so far at every step.
-        asked = info.get("tasks_to_complete")
-        self._subtasks = dict.fromkeys(sorted(map(str, asked)), False) if asked else None
+        self._subtasks = dict.fromkeys(_names(info.get("tasks_to_complete")), False)
 
     def step(self, obs_D: npt.NDArray[Any], action_A: npt.NDArray[np.float32]) -> None:
         """Take a step; the observation is a copy of this episode's own."""
@@ -185,8 +189,8 @@ class _Episode:
             raise self._told(error) from error
         if "success" in info:
             self._success = bool(info["success"]) or bool(self._success)
-        if self._subtasks is not None:
-            self._subtasks.update(dict.fromkeys(map(str, info.get("episode_task_completions", ())), True))
+        if self._subtasks:
+            self._subtasks |= dict.fromkeys(_names(info.get("episode_task_completions")), True)
         if terminated or truncated:
             self.wall_s = 0.0
         elif len(self._actions) >= _MAX_STEPS:
@@ -215,7 +219,7 @@ class _Episode:
             simulator=environment_id(self._task),
             versions=simulator_versions(),
             wall_s=self.wall_s or 0.0,
-            subtasks=self._subtasks,
+            subtasks=self._subtasks or None,
         )
         return Rollout(record=record, actions_TA=np.stack(self._actions).astype(np.float32))
 

@@ -130,3 +130,12 @@ def test_tables_of_seven_subtasks_fit_120_columns_and_others_have_none():
     with console.capture() as capture:
         console.print(results_table([bare], "t"))
     assert "p1" not in capture.get()
+
+
+def test_shares_are_unknown_where_some_episodes_were_recorded_without_subtasks():
+    found = {
+        "a": with_subtasks(WHOLE["a"]),
+        "b": [*with_subtasks(WHOLE["b"])[:2], replace(WHOLE["b"][2], subtasks=None)],
+    }
+    (row,) = summarise(MEMBERS, found, {"a": 3, "b": 3})
+    assert (row.at_least, row.subtasks) == ((), {})

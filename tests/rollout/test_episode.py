@@ -165,3 +165,19 @@ def test_policy_of_another_task_is_refused(pen_demonstrations):
     door = CATALOGUE["door-expert-v1"]
     with pytest.raises(DatasetError, match="takes 45 observation numbers"):
         run_episode(nearest_policy(pen_demonstrations), door, make_environment(door), 0, "m")
+
+
+@pytest.mark.parametrize(
+    ("asked", "done", "expected"),
+    [(["b", "a"], ["a"], {"a": True, "b": False}), ({"a"}, None, {"a": False}), (3, 2, None), (None, ["a"], None)],
+)
+def test_subtasks_are_those_that_the_environment_names_at_the_start(pen_demonstrations, asked, done, expected):
+    class Asking(Faulty):
+        def reset(self, **kwargs):
+            return super().reset(**kwargs)[0], {"tasks_to_complete": asked}
+
+        def step(self, action):
+            return *super().step(action)[:4], {"episode_task_completions": done}
+
+    record = run_episode(nearest_policy(pen_demonstrations), PEN, Asking(), 5, "m")
+    assert record.subtasks == expected
