@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.metadata
-import io
-import os
 from typing import Any
 
 import gymnasium as gym
@@ -17,24 +14,9 @@ from mcnn_ray.errors import ConfigError, SimulationError, did_you_mean
 from mcnn_ray.tasks.adroit import D4RLReward
 from mcnn_ray.tasks.catalogue import Task
 from mcnn_ray.tasks.kitchen import KitchenJointTargets
+from mcnn_ray.tasks.robotics import register_robotics
 
 __all__ = ["environment_id", "make_environment", "simulator_versions"]
-
-
-def _register_robotics() -> None:
-    # On import 1.4.2 prints a notice about the Adroit rewards, which D4RLReward mends.
-    try:
-        with contextlib.redirect_stderr(io.StringIO()):
-            import gymnasium_robotics
-    except Exception as error:  # whatever MuJoCo's binding of OpenGL raises: AttributeError, RuntimeError, ImportError
-        backend = os.environ.get("MUJOCO_GL", "")
-        if not backend:
-            raise SimulationError(f"gymnasium-robotics cannot be imported ({error}); make setup") from error
-        raise SimulationError(
-            f"MuJoCo cannot load the OpenGL that MUJOCO_GL={backend} asks for ({error}); install it (Debian: apt-get "
-            "install libosmesa6 for osmesa, libegl1 for egl), or unset MUJOCO_GL"
-        ) from error
-    gym.register_envs(gymnasium_robotics)
 
 
 def environment_id(task: Task) -> str:
@@ -48,7 +30,7 @@ def environment_id(task: Task) -> str:
     """
     if task.reward != "d4rl-adroit":
         return task.environment
-    _register_robotics()
+    register_robotics()
     for version in (2, 1):
         if f"{task.environment}-v{version}" in gym.registry:
             return f"{task.environment}-v{version}"
@@ -80,7 +62,7 @@ def make_environment(task: Task, render_mode: str | None = None) -> gym.Env[Any,
         options["render_mode"] = render_mode
     if task.subtasks:
         options["tasks_to_complete"] = list(task.subtasks)
-    _register_robotics()
+    register_robotics()
     try:
         env = gym.make(name, disable_env_checker=True, **options)
     except (gym.error.Error, ModuleNotFoundError) as error:

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Box
 
+from mcnn_ray.tasks.robotics import register_robotics
+
 __all__ = ["POSITIONS", "ROBOT_JOINTS", "KitchenJointTargets", "objects_done"]
 
 POSITIONS = 30  # qpos: of the robot's joints, and of the objects
@@ -71,6 +73,7 @@ def objects_done(positions_TP: npt.NDArray[Any], objects: Sequence[str]) -> npt.
     Returns:
         (T, O), a column per object.
     """
+    register_robotics()
     from gymnasium_robotics.envs.franka_kitchen import kitchen_env
 
     columns = [

@@ -1,6 +1,8 @@
 """Logs of the Franka Kitchen: written from the simulator, read back, and damaged."""
 
 import resource
+import subprocess
+import sys
 import zipfile
 
 import numpy as np
@@ -179,6 +181,13 @@ def test_damaged_archives_are_read_or_told_in_one_sentence(tmp_path, data):
         read_file(path)
     except DatasetError as error:
         assert "a.zip" in str(error) and "\n" not in str(error)
+
+
+def test_logs_are_read_without_a_word(folder):
+    """In a process of its own: what gymnasium-robotics prints, it prints when it is imported first."""
+    program = "import sys, pathlib, mcnn_ray.data.readers as readers; readers.read_file(pathlib.Path(sys.argv[1]))"
+    ended = subprocess.run([sys.executable, "-c", program, folder], capture_output=True, text=True, check=True)
+    assert ended.stdout + ended.stderr == ""
 
 
 def test_folder_without_logs_and_files_of_other_kinds_are_told(tmp_path):
