@@ -19,7 +19,7 @@ from mcnn_ray.artifacts import write_directory, write_json
 from mcnn_ray.core.normalise import ActionScale, Standardiser
 from mcnn_ray.errors import DatasetError
 
-__all__ = ["FORMAT", "Explanation", "Policy", "episode_generator", "save_policy"]
+__all__ = ["FORMAT", "Explanation", "Policy", "draw", "episode_generator", "save_policy"]
 
 FORMAT = 1  # of policy directories
 _DRAWS = 0xAC7
@@ -149,6 +149,15 @@ def episode_generator(seed: int) -> np.random.Generator:
     Not that of the bare seed, from which the environment draws its start: the two would go together.
     """
     return np.random.default_rng((_DRAWS, seed))
+
+
+def draw(logits_BC: Float32Array, generators: Sequence[np.random.Generator]) -> npt.NDArray[np.int64]:
+    """Return (B,) places of (B, C) logits, each by the inverse of its cumulative distribution at one uniform number."""
+    weight_BC = np.exp(logits_BC.astype(np.float64) - logits_BC.max(1, keepdims=True))
+    cumulative_BC = weight_BC.cumsum(1)
+    uniform_B1 = np.array([[generator.random()] for generator in generators])
+    drawn_B: npt.NDArray[np.int64] = (cumulative_BC[:, :-1] <= uniform_B1 * cumulative_BC[:, -1:]).sum(1)
+    return drawn_B
 
 
 def save_policy(policy: Policy, directory: Path) -> None:

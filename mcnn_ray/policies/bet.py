@@ -20,7 +20,7 @@ import torch
 
 from mcnn_ray.core.blend import sigma_beta
 from mcnn_ray.core.normalise import ActionScale, Standardiser
-from mcnn_ray.policies.base import Float32Array, episode_generator
+from mcnn_ray.policies.base import Float32Array, draw, episode_generator
 from mcnn_ray.policies.blended import Memories, MemoryPolicy
 
 __all__ = ["BetNetwork", "BetPolicy"]
@@ -148,7 +148,7 @@ class BetPolicy(MemoryPolicy):
     def _actions(self, obs_BD: Float32Array, state: list[Any] | None) -> Float32Array:
         episodes: list[_Episode] = self.start(range(len(obs_BD))) if state is None else state
         logits_BC, offsets_BCA = self._newest(obs_BD, episodes)
-        rows_B, chosen_B = np.arange(len(obs_BD)), _drawn(logits_BC, episodes)
+        rows_B, chosen_B = np.arange(len(obs_BD)), draw(logits_BC, [episode.generator for episode in episodes])
         offset_BA = offsets_BCA[rows_B, chosen_B]
         if self.memories is not None:
             offset_BA = (self._L * np.float32(2.0)) * sigma_beta(offset_BA * np.float32(0.5), 0.0)
@@ -192,12 +192,3 @@ class BetPolicy(MemoryPolicy):
         """Build the policy from its arrays and settings."""
         parameters = {key.removeprefix(_PREFIX): array for key, array in arrays.items() if key.startswith(_PREFIX)}
         return cls(card, standardiser, action_scale, settings, parameters, Memories.from_parts(arrays, settings))
-
-
-def _drawn(logits_BC: Float32Array, episodes: list[_Episode]) -> npt.NDArray[np.int64]:
-    """Return (B,) clusters, each drawn by the inverse of its cumulative distribution at one uniform number."""
-    weight_BC = np.exp(logits_BC.astype(np.float64) - logits_BC.max(1, keepdims=True))
-    cumulative_BC = weight_BC.cumsum(1)
-    uniform_B1 = np.array([[episode.generator.random()] for episode in episodes])
-    chosen_B: npt.NDArray[np.int64] = (cumulative_BC[:, :-1] <= uniform_B1 * cumulative_BC[:, -1:]).sum(1)
-    return chosen_B

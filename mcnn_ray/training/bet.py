@@ -1,6 +1,6 @@
 """Training Behavior Transformers, alone or blended with memories; see `mcnn_ray.policies.bet`.
 
-Shapes: N transitions, W windows, B batch, T steps of a window, D observation numbers, A action numbers, C clusters.
+Shapes: N transitions, B batch, T steps of a window, D observation numbers, A action numbers, C clusters.
 """
 
 from __future__ import annotations
@@ -17,40 +17,16 @@ from mcnn_ray.data.demonstrations import Demonstrations
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.member import Member
 from mcnn_ray.policies.bet import BetNetwork
-from mcnn_ray.training.data import Shard, TrainingData, check_rows
-from mcnn_ray.training.learner import Learner
+from mcnn_ray.training.data import Shard, TrainingData
 from mcnn_ray.training.step_shape import StepCost
+from mcnn_ray.training.windows import WindowLearner
 
-__all__ = ["BetLearner", "action_centres", "focal_loss", "windows"]
+__all__ = ["BetLearner", "action_centres", "focal_loss"]
 
 _OFFSET_WEIGHT = 1e3  # of the offsets' loss over that of the clusters; as the other numbers here, of the official code
 _BETAS = (0.9, 0.999)
 _ITERATIONS = 50  # of k-means
 _CLUSTERED = 100_000  # actions at most, drawn; the paper takes as many as are seen in 100 steps
-
-
-def windows(offsets: npt.NDArray[np.int64], window: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return where windows of `window` steps begin, and how many steps of each are an episode's.
-
-    Every full window within an episode is one. An episode shorter than that is one window, of its own length.
-
-    Args:
-        offsets: (E + 1,) int64, of episodes.
-        window: T, at least 1.
-
-    Returns:
-        (W,) int64 first rows, ascending; (W,) int64 lengths, 1 to T.
-    """
-    length_E = np.diff(offsets)
-    last_E = np.maximum(length_E - window, 0)
-    starts_W = np.concatenate(
-        [
-            np.arange(first, first + last + 1)
-            for first, last, length in zip(offsets, last_E, length_E, strict=False)
-            if length
-        ]
-    )
-    return starts_W, np.minimum(window, offsets[np.searchsorted(offsets, starts_W, "right")] - starts_W)
 
 
 def action_centres(actions_NA: npt.NDArray[np.float32], count: int, seed: int) -> npt.NDArray[np.float32]:
@@ -86,7 +62,7 @@ def focal_loss(logits_C: torch.Tensor, label: torch.Tensor, gamma: float) -> tor
     return -(rest**gamma) * log_p
 
 
-class BetLearner(Learner):
+class BetLearner(WindowLearner):
     """A Behavior Transformer: focal loss of the cluster, and squared error of the action from the true cluster.
 
     Args:
@@ -99,11 +75,6 @@ class BetLearner(Learner):
     """
 
     def __init__(self, member: Member, data: TrainingData, shard: Shard | None = None) -> None:
-        window = int(member.option("window"))
-        starts_W, lengths_W = windows(data.offsets, window)
-        device = data.obs_ND.device
-        self._starts_W, self._lengths_W = torch.tensor(starts_W, device=device), torch.tensor(lengths_W, device=device)
-        self._steps_T = torch.arange(window, device=device)
         self._gamma, self._key = float(member.option("focal_gamma")), member.memory_key
         super().__init__(member, data, shard)
 
@@ -128,31 +99,8 @@ class BetLearner(Learner):
         Raises:
             ConfigError: they have.
         """
-        window = int(member.option("window"))
-        check_rows(
-            member,
-            len(windows(demonstrations.offsets, window)[0]),
-            f"windows of {window} steps that the demonstrations have",
-        )
+        super().check(member, demonstrations)
         _check_distinct(demonstrations.actions_NA, int(member.option("clusters")))
-
-    @property
-    def choices(self) -> int:
-        """How many windows there are."""
-        return len(self._starts_W)
-
-    def learn(self, drawn_B: torch.Tensor, step: int) -> torch.Tensor:
-        """Take one gradient step on windows; return this part's share of the batch's loss, over all its valid steps."""
-        length_B1 = self._lengths_W[drawn_B, None]
-        valid_BT = self._steps_T < length_B1
-        # Beyond an episode's end its last row stands in; no earlier step sees it, and its own loss does not count.
-        rows_BT = self._starts_W[drawn_B, None] + torch.minimum(self._steps_T, length_B1 - 1)
-        count = valid_BT.sum().float()
-        if self.shard is not None:
-            self.shard.sum(count)
-        loss = (self._losses(rows_BT, step) * valid_BT).sum() / count
-        self.descend(self.optimisers[0], loss)
-        return loss
 
     def _losses(self, rows_BT: torch.Tensor, step: int) -> torch.Tensor:
         """Return the (B, T) loss of each step."""

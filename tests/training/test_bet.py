@@ -20,10 +20,11 @@ from mcnn_ray.rollout.episode import EVALUATION_SEED, run_episodes
 from mcnn_ray.sweep.study import make_study
 from mcnn_ray.tasks.catalogue import CATALOGUE
 from mcnn_ray.tasks.environments import make_environment
-from mcnn_ray.training.bet import BetLearner, action_centres, focal_loss, windows
+from mcnn_ray.training.bet import BetLearner, action_centres, focal_loss
 from mcnn_ray.training.data import Shard
 from mcnn_ray.training.learners import make_pack
 from mcnn_ray.training.run import train_pack
+from mcnn_ray.training.windows import windows
 from tests.core.test_blend import paper_sigma
 from tests.training.test_pack import KEYS, one_thread, training_data  # noqa: F401  # a fixture for all tests here
 from tests.training.test_run import Interrupted, stop_at
