@@ -207,6 +207,24 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 "noise_shrink": Option(default=0.5, most=1.0, meaning="factor of the noise from one to the next"),
             },
         ),
+        # Mandlekar et al. 2021 as run by Chi et al. 2023, whom the paper quotes: ARISE-Initiative/robomimic,
+        # config/bc_config.py and scripts/generate_paper_configs.py (low-dim; batches of 100 there), with the batch of
+        # real-stanford/diffusion_policy, config/train_robomimic_lowdim_workspace.yaml.
+        "lstm-gmm": Method(
+            meaning="an LSTM with a mixture of Gaussians over actions, of which one is drawn",
+            family="lstm-gmm",
+            uses=_TRAINED,
+            presets={"paper": {"learning_rate": 1e-4, "batch_size": 256}},
+            options={
+                "window": Option(default=10, least=1, most=1000, meaning="steps after which the LSTM begins anew"),
+                "hidden_units": Option(default=400, least=1, most=10_000, meaning="numbers that a layer remembers"),
+                "layers": Option(default=2, least=1, most=100, meaning="of the LSTM"),
+                "modes": Option(default=5, least=1, most=1000, meaning="Gaussians in the mixture"),
+                "least_std": Option(
+                    default=1e-4, least=1e-6, most=1.0, meaning="of a Gaussian in training, over half the range"
+                ),
+            },
+        ),
         "cql-sparse": Method(
             meaning="conservative Q-learning, with the reward 1 at the end of each demonstration that succeeded",
             family="cql",

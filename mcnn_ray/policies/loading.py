@@ -19,7 +19,8 @@ __all__ = ["load_policy"]
 
 _KINDS: dict[str, type[Policy]] = {kind.kind: kind for kind in (MlpPolicy, NearestPolicy, ImplicitPolicy)}
 _MODULE = "module"
-_TORCH = (_MODULE, "bet")  # kinds that need torch, whose import would take half the time of a rollout process to start
+# Kinds that need torch, whose import would take half the time of a rollout process to start.
+_TORCH = (_MODULE, "bet", "lstm-gmm")
 
 
 def load_policy(directory: Path, backbone: str | None = None) -> Policy:
@@ -75,6 +76,10 @@ def _torch_kind(name: str) -> type[Policy]:
         from mcnn_ray.policies.module import ModulePolicy
 
         return ModulePolicy
+    if name == "lstm-gmm":
+        from mcnn_ray.policies.lstm_gmm import LstmGmmPolicy
+
+        return LstmGmmPolicy
     from mcnn_ray.policies.bet import BetPolicy
 
     return BetPolicy

@@ -25,6 +25,7 @@ from mcnn_ray.policies.base import Policy
 from mcnn_ray.policies.bet import BetPolicy
 from mcnn_ray.policies.blended import Memories
 from mcnn_ray.policies.implicit import ImplicitPolicy
+from mcnn_ray.policies.lstm_gmm import LstmGmmPolicy
 from mcnn_ray.policies.mlp import MlpPolicy, mlp_layers
 from mcnn_ray.policies.module import ModulePolicy
 from mcnn_ray.policies.nearest import NearestPolicy
@@ -197,6 +198,8 @@ class Study:
             return ImplicitPolicy.from_parts(
                 card, self.standardiser, self.action_scale, dict(parameters), dict(member.options)
             )
+        if member.family == "lstm-gmm":
+            return LstmGmmPolicy(card, self.standardiser, self.action_scale, dict(member.options), parameters)
         memories = None
         if member.memory_key is not None and member.lambda_ is not None and member.L is not None:
             rows_M = self.codebooks[member.memory_key[:3]].rows_M

@@ -10,13 +10,19 @@ from mcnn_ray.training.cql import CqlLearner
 from mcnn_ray.training.data import Shard, TrainingData
 from mcnn_ray.training.ibc import ImplicitLearner
 from mcnn_ray.training.learner import Learner, LearnerPack
+from mcnn_ray.training.lstm_gmm import LstmGmmLearner
 from mcnn_ray.training.pack import Pack
 
 __all__ = ["LEARNERS", "AnyPack", "make_pack"]
 
 AnyPack = Pack | LearnerPack
 
-LEARNERS: dict[str, type[Learner]] = {"bet": BetLearner, "cql": CqlLearner, "ibc": ImplicitLearner}
+LEARNERS: dict[str, type[Learner]] = {
+    "bet": BetLearner,
+    "cql": CqlLearner,
+    "ibc": ImplicitLearner,
+    "lstm-gmm": LstmGmmLearner,
+}
 
 
 def make_pack(

@@ -166,9 +166,9 @@ def test_interrupted_training_continues_to_the_bits_of_an_undisturbed_one(tmp_pa
             np.testing.assert_array_equal(resumed.pack.parameters(place)[name], array)
 
 
-@pytest.mark.parametrize("method", ["bet", "mcnn+bet"])
-def test_shards_of_a_batch_add_up_to_the_whole_though_their_windows_differ_in_length(method):
-    workers, lengths = 2, (20, 2, 1, 3, 2, 9)
+def trained_by_two(one, made, steps):
+    """Losses that each of two workers has, who share the batches of a member."""
+    workers = 2
     barrier, parts = threading.Barrier(workers), [None] * workers
 
     def sum_over(rank):
@@ -181,14 +181,16 @@ def test_shards_of_a_batch_add_up_to_the_whole_though_their_windows_differ_in_le
         return add
 
     # One after the other, as they draw their networks from one generator; no draws follow without dropout.
-    packs = [
-        make_pack([member(method)], data(*lengths), Shard(rank=rank, workers=workers, sum=sum_over(rank)))
-        for rank in range(workers)
-    ]
+    packs = [make_pack([one], made, Shard(rank=rank, workers=workers, sum=sum_over(rank))) for rank in range(workers)]
     with ThreadPoolExecutor(workers) as threads:
-        found = list(threads.map(lambda pack: pack.train(30), packs))
-    whole = make_pack([member(method)], data(*lengths)).train(30)
-    for losses in found:
+        return list(threads.map(lambda pack: pack.train(steps), packs))
+
+
+@pytest.mark.parametrize("method", ["bet", "mcnn+bet"])
+def test_shards_of_a_batch_add_up_to_the_whole_though_their_windows_differ_in_length(method):
+    made = data(20, 2, 1, 3, 2, 9)
+    whole = make_pack([member(method)], made).train(30)
+    for losses in trained_by_two(member(method), made, 30):
         np.testing.assert_allclose(losses, whole, rtol=2e-3)
 
 
