@@ -29,6 +29,12 @@ KEYS = {
             "hidden": [256, 256],
             "options": {"counter_examples": 64, "inference_samples": 128},
         },
+        "lstm-gmm": {
+            "steps": 400,
+            "batch_size": 64,
+            "learning_rate": 3e-3,
+            "options": {"window": 5, "hidden_units": 64, "layers": 1, "modes": 3},
+        },
         "bet": _SMALL_BET,
         "mcnn+bet": _SMALL_BET,
     },
