@@ -283,7 +283,9 @@ def _timed_share(share: _Share, barrier: Any, done: Any) -> _Timed:
         torch.set_float32_matmul_precision("high")
     buffer = made_buffer(asked.shape, asked.rows, asked.seed)
     gaps_ND = buffer["observations"] - buffer["mem_observations"]
-    nearest = NearestMemories(actions_NA=buffer["mem_actions"], distances_N=np.linalg.norm(gaps_ND, axis=1))
+    nearest = NearestMemories(
+        actions_NA=buffer["mem_actions"], distances_N=np.linalg.norm(gaps_ND, axis=1), rows_N=np.arange(len(gaps_ND))
+    )
     data = make_training_data(buffer["observations"], buffer["actions"], {_MEMORY_KEY: nearest}, asked.device)
     pack = Pack(share.members, data)
     stacked = 1 if asked.device == "cpu" else len(share.members)

@@ -151,7 +151,7 @@ def memory_function(policy: Policy, name: str, advance: Advance) -> MemoryFuncti
     else:
         raise McnnError(
             f"{name} has no certificate: without memories (kind '{policy.kind}', plain behaviour cloning) a policy has "
-            "nothing to be consistent with; certify one of mcnn+mlp, mcnn+bet or 1nn"
+            "nothing to be consistent with; certify one of mcnn+mlp, mcnn+bet, mcnn+diff or 1nn"
         )
     memories_MD, actions_MA = arrays["memory_observations"], arrays["memory_actions"]
     if not (math.isfinite(lambda_) and lambda_ >= 0 and math.isfinite(L) and L > 0):

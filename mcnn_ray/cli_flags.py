@@ -50,7 +50,7 @@ Distance = Annotated[
     str | None, typer.Option("--distance", help="euclidean, per-dimension or median: units that lambda is given in.")
 ]
 Preset = Annotated[
-    str | None, typer.Option("--preset", help="paper [default], official-code or tuned: what is not given.")
+    str | None, typer.Option("--preset", help="paper [default], official-code, tuned or kitchen: what is not given.")
 ]
 Options = Annotated[
     list[str] | None,

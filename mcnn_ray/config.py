@@ -15,7 +15,7 @@ from mcnn_ray.config_file import first_fault
 from mcnn_ray.core.codebook import CODEBOOK_METHODS
 from mcnn_ray.errors import ConfigError, did_you_mean
 from mcnn_ray.member import Member, make_member
-from mcnn_ray.methods import METHODS, PRESETS, known_options
+from mcnn_ray.methods import METHODS, PRESETS, default_preset, known_options
 from mcnn_ray.search_space import SEARCHED_KEYS, Range, numbers_or_range, values_of
 from mcnn_ray.tasks.catalogue import Task, find_task
 
@@ -44,6 +44,13 @@ Strings = Annotated[tuple[str, ...], BeforeValidator(_as_list), Field(min_length
 Options = dict[str, Annotated[tuple[float | int | str, ...], BeforeValidator(_as_list), Field(min_length=1)]]
 
 
+def _preset_of(task: str) -> str:
+    try:
+        return default_preset(find_task(task).environment)
+    except ConfigError:  # which `find_task` tells when it matters
+        return "paper"
+
+
 class SweepConfig(BaseModel):
     """All members of one study: every combination of the lists, for each method the ones it uses.
 
@@ -57,8 +64,8 @@ class SweepConfig(BaseModel):
         dataset: Minari id to take instead of the task's own.
         demonstrations: how many episodes to learn from, drawn at random with seed 0; empty takes all.
         method: rows of the table.
-        preset: values of what is not given, `paper`, `official-code` or `tuned`; where a method has no such preset, it
-            takes the paper's.
+        preset: values of what is not given, `paper`, `official-code`, `tuned` or `kitchen`; where a method has no such
+            preset, it takes the paper's. By default `kitchen` in FrankaKitchen-v1 and `paper` elsewhere.
         options: hyperparameters that only some methods have, each with a list of values; see `mcnn methods`.
         for_method: keys that are other for one method, by its name, e.g. `{bet: {steps: 500, batch_size: 64}}`.
         lambda_: rates at which memories lose weight with distance (key `lambda`).
@@ -99,7 +106,7 @@ class SweepConfig(BaseModel):
     dataset: str | None = Field(default=None, min_length=1)
     demonstrations: Annotated[tuple[int, ...], BeforeValidator(_as_list)] = ()
     method: Strings = ("mcnn+mlp", "bc", "1nn")
-    preset: str = "paper"
+    preset: str = Field(default_factory=lambda given: _preset_of(given.get("task", "")))
     options: Options = {}
     for_method: dict[str, dict[str, Any]] = {}
     lambda_: FloatsOrRange = Field(default=(), alias="lambda")

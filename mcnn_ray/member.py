@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from mcnn_ray.artifacts import content_hash
 from mcnn_ray.core.blend import BETA_SCHEDULES
 from mcnn_ray.errors import ConfigError, did_you_mean
-from mcnn_ray.methods import CODEBOOK_FIELDS, METHODS, PRESETS
+from mcnn_ray.methods import CODEBOOK_FIELDS, METHODS, PRESETS, preset_names
 
 __all__ = [
     "DISTANCES",
@@ -29,6 +29,7 @@ Key = TypeVar("Key", bound=Hashable)  # of a member: its identity, or its place
 
 _FORMAT = 2  # raised whenever the same member on the same data trains to another policy
 _LARGEST = 1e30  # of lambda and L: squares and products with distances stay far from overflow in float32
+_SEVERAL = 3  # options that a label has one word for, where a preset has them
 IDENTITY = re.compile("[0-9a-f]{12}")  # of members and packs; their folders are named after it
 MEMORY_ACTIONS = ("expert", "mean")
 DISTANCES = ("euclidean", "per-dimension", "median")
@@ -137,12 +138,14 @@ class Member:
 
     @property
     def method_label(self) -> str:
-        """The method, and whatever of its training is not the paper's."""
+        """The method, and whatever of its training is not the paper's, or that of a preset that says most of it."""
         parts = [self.method]
         parts += [self.backbone] if self.backbone is not None else []
-        paper = METHODS[self.method].preset("paper")
-        parts += [f"{name}={_short(value)}" for name, value in self.options if value != _default(self.method, name)]
-        parts += [f"lr={self.learning_rate:g}"] if self.learning_rate != paper.get("learning_rate") else []
+        preset = _preset_of(self)
+        parts += [preset] if preset != "paper" else []
+        known = METHODS[self.method].preset(preset)
+        parts += [f"{name}={_short(value)}" for name, value in _other_options(self, preset)]
+        parts += [f"lr={self.learning_rate:g}"] if self.learning_rate != known.get("learning_rate") else []
         parts += [f"beta={self.beta_schedule}"] if self.beta_schedule not in (None, "paper") else []
         parts += [f"demonstrations={self.demonstrations}"] if self.demonstrations is not None else []
         return " ".join(parts)
@@ -271,9 +274,18 @@ def _checked(key: str, value: Any) -> Any:
     return value
 
 
-def _default(method: str, name: str) -> object:
-    known = METHODS[method]
-    return known.preset("paper").get(name, known.options[name].default)
+def _other_options(member: Member, preset: str) -> list[tuple[str, float | int | str]]:
+    """Return the options that are other than a preset has them."""
+    method = METHODS[member.method]
+    values = method.preset(preset)
+    return [(name, value) for name, value in member.options if value != values.get(name, method.options[name].default)]
+
+
+def _preset_of(member: Member) -> str:
+    """Return the preset that says most of a member's options, and at least several of them; else the paper's."""
+    others = {preset: len(_other_options(member, preset)) for preset in preset_names(member.method)}
+    nearest = min(others, key=lambda preset: others[preset])
+    return nearest if others[nearest] + _SEVERAL <= others["paper"] else "paper"
 
 
 def _short(value: object) -> str:

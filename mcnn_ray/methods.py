@@ -7,52 +7,20 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from mcnn_ray.errors import ConfigError, did_you_mean
+from mcnn_ray.diffusion_options import (
+    DIFFUSION_KITCHEN,
+    DIFFUSION_OPTIONS,
+    DIFFUSION_PAPER,
+    check_diffusion,
+    check_diffusion_with_memories,
+)
+from mcnn_ray.errors import ConfigError
+from mcnn_ray.options import Option
 
-__all__ = ["CODEBOOK_FIELDS", "METHODS", "PRESETS", "Method", "Option", "known_options", "preset_names"]
+__all__ = ["CODEBOOK_FIELDS", "METHODS", "PRESETS", "Method", "default_preset", "known_options", "preset_names"]
 
-PRESETS = ("paper", "official-code", "tuned")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """A hyperparameter that only some methods have.
-
-    Attributes:
-        default: its value where nothing else is asked for; a whole number where it only takes such.
-        least: the lowest number it takes.
-        most: the highest; None for any.
-        choices: the words it takes, where it is one.
-        meaning: in a few words, with its unit.
-    """
-
-    default: float | int | str
-    least: float = 0.0
-    most: float | None = None
-    choices: tuple[str, ...] = ()
-    meaning: str
-
-    def read(self, name: str, value: object) -> float | int | str:
-        """Return a value of the option's kind.
-
-        Raises:
-            ConfigError: the value is of another kind or out of range.
-        """
-        if self.choices:
-            if value not in self.choices:
-                raise ConfigError(f"option {name} is '{value}'; {did_you_mean(str(value), self.choices)}")
-            return str(value)
-        whole = isinstance(self.default, int)
-        try:
-            number = float(str(value))
-        except ValueError:
-            number = float("nan")
-        inside = self.least <= number <= (float("inf") if self.most is None else self.most)
-        if not inside or number == float("inf") or (whole and number != int(number)):
-            kind = "a whole number" if whole else "a number"
-            most = "" if self.most is None else f" and at most {self.most:g}"
-            raise ConfigError(f"option {name} is {value}; it must be {kind} of at least {self.least:g}{most}")
-        return int(number) if whole else number
+PRESETS = ("paper", "official-code", "tuned", "kitchen")
+_KITCHEN = "FrankaKitchen-v1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +52,8 @@ class Method:
 _TRAINED = ("seed", "steps", "learning_rate", "batch_size")
 _MLP = (*_TRAINED, "hidden", "backbone")
 CODEBOOK_FIELDS = ("memory_fraction", "memories", "memory_seed")
-_BLEND = (*CODEBOOK_FIELDS, "memory_action", "lambda_", "L", "beta_schedule", "distance")
+_HARD_BLEND = (*CODEBOOK_FIELDS, "memory_action", "lambda_", "L", "distance")
+_BLEND = (*_HARD_BLEND, "beta_schedule")
 
 # Appendix, "Detailed Experimental Setup".
 _REGRESSION = {"learning_rate": 3e-4, "batch_size": 256, "hidden": (256, 256)}
@@ -171,6 +140,31 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             options=_BET_OPTIONS,
             check=_check_heads,
         ),
+        "diff": Method(
+            meaning="a diffusion policy: actions made out of noise, step by step",
+            family="diffusion",
+            uses=_TRAINED,
+            presets={
+                "paper": DIFFUSION_PAPER,
+                "official-code": {"prediction": "noise"},
+                "kitchen": DIFFUSION_KITCHEN,
+            },
+            options=DIFFUSION_OPTIONS,
+            check=check_diffusion,
+        ),
+        "mcnn+diff": Method(
+            meaning="a diffusion policy blended with memories in every denoising step",
+            family="diffusion",
+            uses=(*_TRAINED, *_HARD_BLEND),
+            # The code multiplies its lambda of 1 by 10 on Adroit; on Kitchen it has 10, and the paper says nothing.
+            presets={
+                "paper": {**DIFFUSION_PAPER, **_MEMORIES},
+                "official-code": {"lambda_": 10.0},
+                "kitchen": {**DIFFUSION_KITCHEN, "lambda_": 10.0},
+            },
+            options=DIFFUSION_OPTIONS,
+            check=check_diffusion_with_memories,
+        ),
         "1nn": Method(
             meaning="the action of the nearest demonstrated observation",
             presets={"paper": {}, "official-code": {"observations": "raw"}},
@@ -248,6 +242,11 @@ METHODS: Mapping[str, Method] = MappingProxyType(
 def preset_names(method: str) -> list[str]:
     """Return the presets that a method has of its own."""
     return [name for name in PRESETS if name in METHODS[method].presets]
+
+
+def default_preset(environment: str) -> str:
+    """Return the preset of what is not asked for in an environment, by its Gymnasium id."""
+    return "kitchen" if environment.rpartition(":")[2] == _KITCHEN else "paper"
 
 
 def known_options() -> dict[str, list[str]]:

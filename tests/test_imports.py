@@ -25,7 +25,8 @@ def imported(path):
 def test_part_imports_only_what_a_bare_machine_has(part):
     path = PACKAGE / part
     for file in [path] if path.is_file() else path.rglob("*.py"):
-        assert set(imported(file)) <= ALLOWED, file
+        schedules = {"diffusers"} if file.name == "noise.py" else set()
+        assert set(imported(file)) <= ALLOWED | schedules, file
 
 
 def test_core_imports_torch_numpy_and_scipy_only():
@@ -55,7 +56,7 @@ def test_rollout_processes_start_without_torch():
 
 
 def test_core_policies_and_packs_import_without_ray_mlflow_or_simulators():
-    blocked = "ray mlflow gymnasium gymnasium_robotics minari mujoco h5py pydantic yaml matplotlib"
+    blocked = "diffusers ray mlflow gymnasium gymnasium_robotics minari mujoco h5py pydantic yaml matplotlib"
     program = f"""
 import sys
 for name in {blocked.split()!r}:

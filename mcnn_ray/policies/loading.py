@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,12 @@ __all__ = ["load_policy"]
 _KINDS: dict[str, type[Policy]] = {kind.kind: kind for kind in (MlpPolicy, NearestPolicy, ImplicitPolicy)}
 _MODULE = "module"
 # Kinds that need torch, whose import would take half the time of a rollout process to start.
-_TORCH = (_MODULE, "bet", "lstm-gmm")
+_TORCH = {
+    _MODULE: "mcnn_ray.policies.module:ModulePolicy",
+    "bet": "mcnn_ray.policies.bet:BetPolicy",
+    "diffusion": "mcnn_ray.policies.diffusion:DiffusionPolicy",
+    "lstm-gmm": "mcnn_ray.policies.lstm_gmm:LstmGmmPolicy",
+}
 
 
 def load_policy(directory: Path, backbone: str | None = None) -> Policy:
@@ -48,7 +54,7 @@ def load_policy(directory: Path, backbone: str | None = None) -> Policy:
     name = str(description.get("kind"))
     if name == _MODULE:
         _check_consent(directory, description, backbone)
-    kind = _torch_kind(name) if name in _TORCH else _KINDS.get(name)
+    kind: type[Policy] | None = resolve_name(_TORCH[name]) if name in _TORCH else _KINDS.get(name)
     if kind is None:
         raise ArtifactError(f"{directory} holds a policy of kind '{name}'; known: {', '.join((*_KINDS, *_TORCH))}")
     arrays = read_tensors(directory / "policy.safetensors")
@@ -69,20 +75,6 @@ def load_policy(directory: Path, backbone: str | None = None) -> Policy:
     if action_BA.shape != (1, policy.action_dim):
         raise ArtifactError(f"{directory} gives actions of shape {action_BA.shape}, expected (1, {policy.action_dim})")
     return policy
-
-
-def _torch_kind(name: str) -> type[Policy]:
-    if name == _MODULE:
-        from mcnn_ray.policies.module import ModulePolicy
-
-        return ModulePolicy
-    if name == "lstm-gmm":
-        from mcnn_ray.policies.lstm_gmm import LstmGmmPolicy
-
-        return LstmGmmPolicy
-    from mcnn_ray.policies.bet import BetPolicy
-
-    return BetPolicy
 
 
 def _check_consent(directory: Path, description: dict[str, Any], backbone: str | None) -> None:

@@ -24,6 +24,7 @@ from mcnn_ray.member import CodebookKey, DataKey, Member, MemoryKey
 from mcnn_ray.policies.base import Policy
 from mcnn_ray.policies.bet import BetPolicy
 from mcnn_ray.policies.blended import Memories
+from mcnn_ray.policies.diffusion import DiffusionPolicy
 from mcnn_ray.policies.implicit import ImplicitPolicy
 from mcnn_ray.policies.lstm_gmm import LstmGmmPolicy
 from mcnn_ray.policies.mlp import MlpPolicy, mlp_layers
@@ -31,6 +32,7 @@ from mcnn_ray.policies.module import ModulePolicy
 from mcnn_ray.policies.nearest import NearestPolicy
 from mcnn_ray.sweep.codebook_cache import read_codebook, write_codebook
 from mcnn_ray.tasks.catalogue import Task
+from mcnn_ray.training.chunks import action_places, memory_chunks
 from mcnn_ray.training.data import NearestMemories, TrainingData, check_rows, make_training_data
 from mcnn_ray.training.learners import LEARNERS
 from mcnn_ray.training.module_network import check_backbone
@@ -123,13 +125,14 @@ class Study:
 
     def memory_actions(self, key: MemoryKey) -> npt.NDArray[np.float32]:
         """Return a codebook's (M, A) float32 raw memory actions: the expert's, or the mean over their cells."""
-        book = self.codebooks[key[:3]]
-        actions_NA = self.demonstrations.actions_NA
-        if key[3] == "expert":
-            return actions_NA[book.rows_M]
-        sums_MA = np.zeros((len(book.rows_M), actions_NA.shape[1]))
-        np.add.at(sums_MA, book.nearest_N, actions_NA)
-        return (sums_MA / np.bincount(book.nearest_N)[:, None]).astype(np.float32)
+        return self.memory_chunks(key, np.zeros(1, dtype=np.int64))[:, 0]
+
+    def memory_chunks(self, key: MemoryKey, places_P: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Return (M, P, A) float32 raw actions around each memory, at (P,) places in steps from it."""
+        book, demonstrations = self.codebooks[key[:3]], self.demonstrations
+        return memory_chunks(
+            demonstrations.actions_NA, demonstrations.offsets, book.rows_M, book.nearest_N, key[3], places_P
+        )
 
     def distance_unit(self, key: MemoryKey) -> float:
         """Return how many standardised units make one of those in which members of this key give their lambda.
@@ -157,7 +160,9 @@ class Study:
         book = self.codebooks[key[:3]]
         units_MA = self.action_scale.to_unit(self.memory_actions(key))
         distances_N = book.distances_N / np.float32(self.distance_unit(key))
-        return NearestMemories(actions_NA=units_MA[book.nearest_N], distances_N=distances_N)
+        return NearestMemories(
+            actions_NA=units_MA[book.nearest_N], distances_N=distances_N, rows_N=book.rows_M[book.nearest_N]
+        )
 
     def rows(self, member: Member) -> int:
         """Return from how many rows a member's batches are drawn."""
@@ -213,9 +218,24 @@ class Study:
         if member.family == "bet":
             options = dict(member.options)
             return BetPolicy(card, self.standardiser, self.action_scale, options, parameters, memories)
+        if member.family == "diffusion":
+            return self._diffusion_policy(member, card, parameters, memories)
         if member.backbone is not None:
             return ModulePolicy(card, self.standardiser, self.action_scale, member.backbone, parameters, memories)
         return MlpPolicy(card, self.standardiser, self.action_scale, mlp_layers(parameters), memories)
+
+    def _diffusion_policy(
+        self,
+        member: Member,
+        card: dict[str, Any],
+        parameters: Mapping[str, npt.NDArray[np.float32]],
+        memories: Memories | None,
+    ) -> DiffusionPolicy:
+        options, chunks_MPA = dict(member.options), None
+        if member.memory_key is not None:
+            places_P = action_places(int(member.option("observed")), int(member.option("predicted")))
+            chunks_MPA = self.memory_chunks(member.memory_key, places_P)
+        return DiffusionPolicy(card, self.standardiser, self.action_scale, options, parameters, memories, chunks_MPA)
 
     def _nearest_policy(self, member: Member, card: dict[str, Any]) -> NearestPolicy:
         standardiser, obs_ND = self.standardiser, self.obs_ND

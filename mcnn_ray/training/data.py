@@ -27,6 +27,7 @@ class TrainingData:
         actions_NA: (N, A) float32, in [-1, 1].
         memory_actions: per kind of memories, (N, A) float32 in [-1, 1]: its nearest memory's action.
         distances: per kind of memories, (N,) float32: the distance to it, in the units of its kind.
+        memory_rows: per kind of memories, (N,) int64, on the CPU: the row that it is.
         offsets: (E + 1,) int64, on the CPU: episode e is rows offsets[e] to offsets[e + 1].
         successes: (E,) bool, on the CPU: which episodes did what the task asks.
     """
@@ -35,6 +36,7 @@ class TrainingData:
     actions_NA: torch.Tensor
     memory_actions: dict[MemoryKey, torch.Tensor] = field(default_factory=dict)
     distances: dict[MemoryKey, torch.Tensor] = field(default_factory=dict)
+    memory_rows: dict[MemoryKey, npt.NDArray[np.int64]] = field(default_factory=dict)
     offsets: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
     successes: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
 
@@ -66,10 +68,12 @@ class NearestMemories:
     Attributes:
         actions_NA: (N, A) float32, its action in [-1, 1].
         distances_N: (N,) float32, its distance, in the units that lambda is given in.
+        rows_N: (N,) int64, the row that it is.
     """
 
     actions_NA: npt.NDArray[np.float32]
     distances_N: npt.NDArray[np.float32]
+    rows_N: npt.NDArray[np.int64]
 
 
 def make_training_data(
@@ -96,6 +100,7 @@ def make_training_data(
         actions_NA=torch.tensor(units_NA, device=device),
         memory_actions={key: torch.tensor(nearest.actions_NA, device=device) for key, nearest in memories.items()},
         distances={key: torch.tensor(nearest.distances_N, device=device) for key, nearest in memories.items()},
+        memory_rows={key: nearest.rows_N for key, nearest in memories.items()},
         offsets=offsets,
         successes=np.ones(len(offsets) - 1, dtype=bool) if successes is None else successes,
     )

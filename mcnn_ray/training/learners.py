@@ -8,6 +8,7 @@ from mcnn_ray.member import DataKey, Member
 from mcnn_ray.training.bet import BetLearner
 from mcnn_ray.training.cql import CqlLearner
 from mcnn_ray.training.data import Shard, TrainingData
+from mcnn_ray.training.diffusion import DiffusionLearner
 from mcnn_ray.training.ibc import ImplicitLearner
 from mcnn_ray.training.learner import Learner, LearnerPack
 from mcnn_ray.training.lstm_gmm import LstmGmmLearner
@@ -20,6 +21,7 @@ AnyPack = Pack | LearnerPack
 LEARNERS: dict[str, type[Learner]] = {
     "bet": BetLearner,
     "cql": CqlLearner,
+    "diffusion": DiffusionLearner,
     "ibc": ImplicitLearner,
     "lstm-gmm": LstmGmmLearner,
 }
