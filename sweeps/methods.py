@@ -17,6 +17,7 @@ _SMALL_BET = {
     "learning_rate": 2e-3,
     "options": {"window": 2, "clusters": 4, "layers": 1, "heads": 2, "width": 64, "dropout": 0.0},
 }
+_SMALL_DIFFUSION = {"steps": 4000, "batch_size": 128, "learning_rate": 1e-3}
 KEYS = {
     **{key: SWEEP[key] for key in ("task", "dataset", "seed", "steps", "episodes")},
     "name": "methods",
@@ -37,6 +38,8 @@ KEYS = {
         },
         "bet": _SMALL_BET,
         "mcnn+bet": _SMALL_BET,
+        "diff": _SMALL_DIFFUSION,
+        "mcnn+diff": _SMALL_DIFFUSION,
     },
 }
 PAPER = {"name": "methods-paper", "method": list(METHODS), "seed": [0, 1, 2], "steps": 1_000_000, "episodes": 20}
