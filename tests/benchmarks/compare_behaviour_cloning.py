@@ -102,18 +102,26 @@ def checked_run(command: Sequence[str | Path], what: str, **options: Any) -> str
     return done.stdout
 
 
-def peer_python(folder: Path, peer: str) -> Path:
-    """Return the Python of a peer's environment, which is made when it is not there as pinned."""
+def peer_python(folder: Path, peer: str, pins: Sequence[str], alone: Sequence[str] = ()) -> Path:
+    """Return the Python of a peer's environment, which is made when it is not there as pinned.
+
+    Args:
+        folder: of the environments.
+        peer: name of its own.
+        pins: packages beside torch.
+        alone: packages that are installed without what they ask for.
+    """
     place = folder.absolute() / peer
     python, marker = place / "bin" / "python", place / "pins.txt"
-    pinned = "\n".join((f"python {sys.version.split()[0]}", TORCH, *PINS[peer])) + "\n"
+    pinned = "\n".join((f"python {sys.version.split()[0]}", TORCH, *pins, *alone)) + "\n"
     if marker.is_file() and marker.read_text() == pinned:
         return python
     if place.exists() and not (place / "pyvenv.cfg").is_file():
         raise SystemExit(f"{place} exists and is no virtual environment; name another folder with --environments")
-    error_console.print(f"installing {PINS[peer][0]} into {place} (once, some minutes)", highlight=False)
+    error_console.print(f"installing {(*alone, *pins)[0]} into {place} (once, some minutes)", highlight=False)
     venv.EnvBuilder(with_pip=True, clear=True).create(place)
-    for packages in ((TORCH,), (TORCH, *PINS[peer])):  # torch first, so that nothing else chooses its build
+    steps = [(TORCH,), (TORCH, *pins)]  # torch first, so that nothing else chooses its build
+    for packages in [*steps, ("--no-deps", *alone)] if alone else steps:
         checked_run([python, "-m", "pip", "install", "--quiet", *packages], f"pip install {' '.join(packages)}")
     write_text(marker, pinned)
     return python
@@ -243,7 +251,7 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare behaviour cloning of other libraries with ours, on one thread."""
-    pythons: dict[str | None, Path] = {peer: peer_python(environments, peer) for peer in PINS}
+    pythons: dict[str | None, Path] = {peer: peer_python(environments, peer, pins) for peer, pins in PINS.items()}
     pythons[None] = Path(sys.executable)
     runs: dict[str, list[dict[str, Any]]] = {contestant.name: [] for contestant in CONTESTANTS}
     with tempfile.TemporaryDirectory() as folder:

@@ -23,7 +23,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 import typer
-from compare_behaviour_cloning import ONE_THREAD, checked_run, peer_python
+from compare_behaviour_cloning import ONE_THREAD, PINS, checked_run, peer_python
 
 from mcnn_ray.config import SweepConfig
 from mcnn_ray.data.collect import collect_episodes
@@ -154,7 +154,7 @@ def compare(
 ) -> None:
     """Compare CQL of d3rlpy with ours, on one thread."""
     torch.set_num_threads(1)
-    python, known = peer_python(environments, "d3rlpy"), find_task(task)
+    python, known = peer_python(environments, "d3rlpy", PINS["d3rlpy"]), find_task(task)
     config = SweepConfig.parse({"task": task, "method": "cql-sparse", "steps": 1}, "flags")
     study = make_study(config, known, collect_episodes(known, demonstrations))
     differences = {}
