@@ -17,7 +17,12 @@ _SMALL_BET = {
     "learning_rate": 2e-3,
     "options": {"window": 2, "clusters": 4, "layers": 1, "heads": 2, "width": 64, "dropout": 0.0},
 }
-_SMALL_DIFFUSION = {"steps": 4000, "batch_size": 128, "learning_rate": 1e-3}
+_SMALL_DIFFUSION = {
+    "steps": 1500,
+    "batch_size": 64,
+    "learning_rate": 2e-3,
+    "options": {"width": 96, "warmup": 50, "ema_power": 0.75},
+}
 KEYS = {
     **{key: SWEEP[key] for key in ("task", "dataset", "seed", "steps", "episodes")},
     "name": "methods",

@@ -4,9 +4,10 @@
 
 The network is that of the preset `kitchen`, on made observations of 60 numbers and actions of 9. From the same weights
 both must tell the same actions. Then each trains with its own AdamW and schedule, in rounds that alternate, and makes
-chunks of 8 executed actions for one observation. LeRobot has no mean of the weights, so ours is measured without and
-with it. Its environment is made under --environments; it asks for an older torch than ours and is installed beside it
-without what it asks for. The exit status is 1 where the actions differ, so that the speeds are not of the same work.
+chunks of 8 executed actions for one observation; times are the processor's, so that other programs disturb them less.
+LeRobot has no mean of the weights, so ours is measured without and with it. Its environment is made under
+--environments; it asks for an older torch than ours, and is installed beside that without what it asks for. The exit
+status is 1 where the actions differ, so that the speeds are not of the same work.
 """
 
 from __future__ import annotations
@@ -127,12 +128,12 @@ def ask_lerobot(
 
 
 def step_times(learner: DiffusionLearner, drawn_SB: torch.Tensor) -> list[float]:
-    """Return the seconds of each of our steps."""
+    """Return the processor's seconds in each of our steps."""
     times = []
     for step, drawn_B in enumerate(drawn_SB):
-        before = time.perf_counter()
+        before = time.process_time()
         learner.learn(drawn_B, step)
-        times.append(time.perf_counter() - before)
+        times.append(time.process_time() - before)
     return times
 
 
@@ -146,9 +147,9 @@ def chunk_s(learner: DiffusionLearner, taken: int, chunks: int) -> float:
     times = []
     for seed in range(chunks):
         state = policy.start([seed])
-        before = time.perf_counter()
+        before = time.process_time()
         policy.act(obs_1D, state)
-        times.append(time.perf_counter() - before)
+        times.append(time.process_time() - before)
     return statistics.median(times)
 
 
