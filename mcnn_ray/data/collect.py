@@ -19,6 +19,7 @@ from mcnn_ray.tasks.environments import environment_id, make_environment, simula
 __all__ = ["collect_episodes", "record_episodes"]
 
 Act = Callable[[npt.NDArray[Any], np.random.Generator], npt.NDArray[np.float32]]
+Begin = Callable[[np.random.Generator], None]
 
 
 def collect_episodes(
@@ -53,19 +54,33 @@ def collect_episodes(
         raise ConfigError(
             f"no expert is known for {task.id}; name one with --expert, or import recorded demonstrations"
         )
-    policy = Expert.load(name)
     env = make_environment(task)
+    choose, begin = _expert(name, task, env)
+
+    def act(obs_D: npt.NDArray[Any], rng: np.random.Generator) -> npt.NDArray[np.float32]:
+        return choose(obs_D, rng if noise else None)
+
+    source = f"{name} expert on {task.id}"
+    recorded = record_episodes(task, env, range(seed, seed + episodes), act, source, progress, begin)
+    return replace(recorded, provenance={"expert": name, "noise": noise, "seed": seed, **recorded.provenance})
+
+
+def _expert(
+    name: str, task: Task, env: gym.Env[Any, Any]
+) -> tuple[Callable[[npt.NDArray[Any], np.random.Generator | None], npt.NDArray[np.float32]], Begin | None]:
+    if name == "kitchen":
+        # Not above: it loads MuJoCo, whose failures `make_environment` puts into words.
+        from mcnn_ray.data.kitchen_expert import KitchenExpert
+
+        scripted = KitchenExpert(task, env)
+        return scripted.act, scripted.begin
+    policy = Expert.load(name)
     if env.observation_space.shape != (policy.obs_dim,):
         raise ConfigError(
             f"the {name} expert takes {policy.obs_dim} observation numbers, {task.id} gives "
             f"{env.observation_space.shape}; use the expert '{task.expert}'"
         )
-
-    def act(obs_D: npt.NDArray[Any], rng: np.random.Generator) -> npt.NDArray[np.float32]:
-        return policy.act(obs_D, rng if noise else None)
-
-    recorded = record_episodes(task, env, range(seed, seed + episodes), act, f"{name} expert on {task.id}", progress)
-    return replace(recorded, provenance={"expert": name, "noise": noise, "seed": seed, **recorded.provenance})
+    return policy.act, None
 
 
 def record_episodes(
@@ -75,6 +90,7 @@ def record_episodes(
     act: Act,
     source: str,
     progress: Callable[[int], None] | None = None,
+    begin: Begin | None = None,
 ) -> Demonstrations:
     """Record what is seen and done in episodes.
 
@@ -85,6 +101,7 @@ def record_episodes(
         act: chooses an action from an observation and a generator of the episode's own.
         source: where the episodes are said to come from.
         progress: called with the episodes done.
+        begin: called after each reset with the generator that `act` will be given.
     """
     observations: list[npt.NDArray[np.float32]] = []
     actions: list[npt.NDArray[np.float32]] = []
@@ -96,6 +113,8 @@ def record_episodes(
         # The environment draws its start from default_rng(seed); the noise must not repeat that stream.
         rng = np.random.default_rng((seed, 1))
         obs, _ = env.reset(seed=seed)
+        if begin is not None:
+            begin(rng)
         done, start, told = False, len(actions), []
         while not done:
             action = act(obs, rng)
