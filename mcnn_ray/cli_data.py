@@ -27,6 +27,10 @@ def collect(
     expert: Annotated[str | None, typer.Option("--expert", help="Packaged expert [default: the task's].")] = None,
     noise: Annotated[bool, typer.Option("--noise/--no-noise", help="Act with the expert's noise, as in D4RL.")] = True,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the first episode.")] = 0,
+    least_return: Annotated[
+        float | None,
+        typer.Option("--least-return", help="Keep episodes of no less; further ones are recorded [default: keep all]."),
+    ] = None,
     dataset: Annotated[str | None, typer.Option("--dataset", help="Minari id to write [default: the task's].")] = None,
     overwrite: Overwrite = False,
 ) -> None:
@@ -49,6 +53,7 @@ def collect(
             expert=expert,
             noise=noise,
             seed=seed,
+            least_return=least_return,
             progress=lambda done: progress("recording, episodes", done, episodes),
         )
     description = (

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium as gym
@@ -21,6 +22,8 @@ __all__ = ["collect_episodes", "record_episodes"]
 Act = Callable[[npt.NDArray[Any], np.random.Generator], npt.NDArray[np.float32]]
 Begin = Callable[[np.random.Generator], None]
 
+_PATIENCE = 10  # episodes that may fail beyond half of all
+
 
 def collect_episodes(
     task: Task,
@@ -29,23 +32,26 @@ def collect_episodes(
     expert: str | None = None,
     noise: bool = True,
     seed: int = 0,
+    least_return: float | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Demonstrations:
     """Roll out a packaged expert and record what it sees and does.
 
     Args:
         task: whose environment is used.
-        episodes: how many, at least 1; all are kept, failures too, as in D4RL.
+        episodes: how many, at least 1.
         expert: name of the expert; None takes the task's own.
         noise: act with the expert's noise, as D4RL's expert data was recorded.
-        seed: episode k is reset with seed + k.
-        progress: called with the episodes done.
+        seed: the first episode is reset with it, each further one with the next seed.
+        least_return: episodes of less are left out, and others recorded in their place; None keeps all, failures too,
+            as in D4RL.
+        progress: called with the episodes kept.
 
     Returns:
         The recorded episodes.
 
     Raises:
-        ConfigError: no such expert, none for this task, or fewer than one episode.
+        ConfigError: no such expert, none for this task, fewer than one episode, or too few reach the least return.
     """
     if episodes < 1:
         raise ConfigError(f"{episodes} episodes asked for; record at least 1")
@@ -61,7 +67,9 @@ def collect_episodes(
         return choose(obs_D, rng if noise else None)
 
     source = f"{name} expert on {task.id}"
-    recorded = record_episodes(task, env, range(seed, seed + episodes), act, source, progress, begin)
+    recorded = record_episodes(
+        task, env, range(seed, seed + episodes), act, source, progress, begin=begin, least_return=least_return
+    )
     return replace(recorded, provenance={"expert": name, "noise": noise, "seed": seed, **recorded.provenance})
 
 
@@ -83,64 +91,107 @@ def _expert(
     return policy.act, None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Episode:
+    """What was seen and done: (T, D) observations and the one after them, (T, A) actions, (T,) rewards."""
+
+    observations: list[npt.NDArray[np.float32]]
+    final: npt.NDArray[np.float32]
+    actions: list[npt.NDArray[np.float32]]
+    rewards: list[float]
+    success: bool | None
+    subtasks: tuple[str, ...]  # those done
+
+
 def record_episodes(
     task: Task,
     env: gym.Env[Any, Any],
-    seeds: Sequence[int],
+    seeds: range,
     act: Act,
     source: str,
     progress: Callable[[int], None] | None = None,
+    *,
     begin: Begin | None = None,
+    least_return: float | None = None,
 ) -> Demonstrations:
     """Record what is seen and done in episodes.
 
     Args:
         task: what they are of.
         env: made by `make_environment(task)`; it is closed.
-        seeds: of the resets.
+        seeds: of the resets; as many episodes are kept.
         act: chooses an action from an observation and a generator of the episode's own.
         source: where the episodes are said to come from.
-        progress: called with the episodes done.
+        progress: called with the episodes kept.
         begin: called after each reset with the generator that `act` will be given.
+        least_return: episodes of less are left out, and the seeds after `seeds` take their place; None keeps all.
+
+    Raises:
+        ConfigError: most episodes do not reach the least return.
     """
-    observations: list[npt.NDArray[np.float32]] = []
-    actions: list[npt.NDArray[np.float32]] = []
-    finals: list[npt.NDArray[np.float32]] = []
-    rewards: list[float] = []
-    lengths: list[int] = []
-    successes: list[bool] = []
-    for k, seed in enumerate(seeds):
-        # The environment draws its start from default_rng(seed); the noise must not repeat that stream.
-        rng = np.random.default_rng((seed, 1))
-        obs, _ = env.reset(seed=seed)
-        if begin is not None:
-            begin(rng)
-        done, start, told = False, len(actions), []
-        while not done:
-            action = act(obs, rng)
-            observations.append(np.asarray(obs, dtype=np.float32))
-            actions.append(action)
-            obs, reward, terminated, truncated, info = env.step(action)
-            told += [bool(info["success"])] if "success" in info else []
-            rewards.append(float(reward))
-            done = terminated or truncated
-        finals.append(np.asarray(obs, dtype=np.float32))
-        lengths.append(len(actions) - start)
-        successes += [any(told)] if told else []
+    kept: list[_Episode] = []
+    left_out: list[int] = []
+    for seed in itertools.count(seeds.start):
+        episode = _record(env, seed, act, begin)
+        if least_return is not None and sum(episode.rewards) < least_return:
+            left_out.append(seed)
+            if len(left_out) > len(seeds) + _PATIENCE:
+                raise ConfigError(
+                    f"of {len(kept) + len(left_out)} episodes only {len(kept)} reached the return {least_return:g}; "
+                    "ask for less"
+                )
+            continue
+        kept.append(episode)
         if progress is not None:
-            progress(k + 1)
+            progress(len(kept))
+        if len(kept) == len(seeds):
+            break
     env.close()
+    successes = [episode.success for episode in kept if episode.success is not None]
     return Demonstrations(
-        observations_ND=np.stack(observations),
-        actions_NA=np.stack(actions).astype(np.float32),
-        rewards_N=np.asarray(rewards, dtype=np.float32),
-        offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        final_observations_ED=np.stack(finals),
-        successes_E=np.array(successes) if len(successes) == len(seeds) else None,
+        observations_ND=np.stack([obs_D for episode in kept for obs_D in episode.observations]),
+        actions_NA=np.stack([action_A for episode in kept for action_A in episode.actions]).astype(np.float32),
+        rewards_N=np.asarray([reward for episode in kept for reward in episode.rewards], dtype=np.float32),
+        offsets=np.cumsum([0, *(len(episode.actions) for episode in kept)], dtype=np.int64),
+        final_observations_ED=np.stack([episode.final for episode in kept]),
+        successes_E=np.array(successes) if len(successes) == len(kept) else None,
         source=source,
         provenance={
             "environment": environment_id(task),
             "reward": task.reward,
             "versions": simulator_versions(),
+            **({} if least_return is None else {"least_return": least_return, "seeds_left_out": left_out}),
+            **_shares(task, kept),
         },
     )
+
+
+def _record(env: gym.Env[Any, Any], seed: int, act: Act, begin: Begin | None) -> _Episode:
+    # The environment draws its start from default_rng(seed); the noise must not repeat that stream.
+    rng = np.random.default_rng((seed, 1))
+    obs, _ = env.reset(seed=seed)
+    if begin is not None:
+        begin(rng)
+    observations, actions, rewards, told, done = [], [], list[float](), [], False
+    while not done:
+        action_A = act(obs, rng)
+        observations.append(np.asarray(obs, dtype=np.float32))
+        actions.append(action_A)
+        obs, reward, terminated, truncated, info = env.step(action_A)
+        told += [bool(info["success"])] if "success" in info else []
+        rewards.append(float(reward))
+        done = terminated or truncated
+    return _Episode(
+        observations=observations,
+        final=np.asarray(obs, dtype=np.float32),
+        actions=actions,
+        rewards=rewards,
+        success=any(told) if told else None,
+        subtasks=tuple(info.get("episode_task_completions", ())),
+    )
+
+
+def _shares(task: Task, kept: Sequence[_Episode]) -> dict[str, dict[str, float]]:
+    """Return the share of the kept episodes in which each of the task's subtasks was done."""
+    done = [name for episode in kept for name in episode.subtasks]
+    return {"subtask_shares": {name: done.count(name) / len(kept) for name in task.subtasks}} if task.subtasks else {}

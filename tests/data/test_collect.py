@@ -77,3 +77,18 @@ def test_what_is_refused_can_be_asked_for():
     checked, space = check_demonstrations(data, PEN, clip_actions=True, constant_columns="ignore", min_episodes=1)
     assert checked.actions_NA.max() == 1.0
     assert space.shape == (24,)
+
+
+def test_episodes_of_too_small_a_return_are_left_out_and_others_take_their_place():
+    every = collect_episodes(PEN, 6, seed=0)
+    bar = float(np.median(every.returns))
+    chosen = collect_episodes(PEN, 3, seed=0, least_return=bar)
+    np.testing.assert_array_equal(chosen.returns, every.returns[every.returns >= bar])
+    passed_over = np.flatnonzero(every.returns < bar)
+    last = np.flatnonzero(every.returns >= bar)[-1]
+    assert chosen.provenance["seeds_left_out"] == passed_over[passed_over < last].tolist()
+
+
+def test_return_that_no_episode_reaches_is_refused():
+    with pytest.raises(ConfigError, match="only 0 reached the return 1e"):
+        collect_episodes(PEN, 1, least_return=1e9)
