@@ -1,0 +1,117 @@
+"""A map loaded: its geometry for the client, its lanes and picture for the server."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mcnn_ray.carla.lite.geometry import Pose
+from mcnn_ray.carla.lite.lanes import LaneGraph, read_lanes
+from mcnn_ray.carla.lite.raster import Raster, draw_raster
+from mcnn_ray.errors import SimulationError
+
+__all__ = ["Town", "load_town"]
+
+_SPAWN_EVERY_M, _SPAWN_MARGIN_M, _SPAWN_HEIGHT_M = 25.0, 6.0, 0.3
+_MOST_SPAWN_POINTS = 400
+_STALE_M = 2.0  # a slope is taken to go on so far
+
+
+@dataclass(slots=True)
+class Town:
+    """A map in use.
+
+    Attributes:
+        name: `Lite/Maps/...`.
+        opendrive: its file's text.
+        lanes: its driving lanes.
+        raster: its ground from above.
+        spawn_points: on lanes outside junctions, a little above the ground.
+    """
+
+    name: str
+    opendrive: str
+    lanes: LaneGraph
+    raster: Raster
+    spawn_points: list[Pose]
+    _map: Any = field(repr=False)
+
+    def ground(self, x: float, y: float, z: float) -> Slope | None:
+        """Return the road's plane at a place, that of the nearest lane; None where there is none.
+
+        Args:
+            x: metres.
+            y: metres.
+            z: metres; tells the levels of a bridge apart.
+        """
+        import carla
+
+        waypoint = self._map.get_waypoint(carla.Location(x, y, z))
+        if waypoint is None:
+            return None
+        place, turn = waypoint.transform.location, waypoint.transform.rotation
+        pitch = math.radians((turn.pitch + 180.0) % 360.0 - 180.0)
+        return Slope(place.x, place.y, place.z, math.radians(turn.yaw), pitch)
+
+
+@dataclass(frozen=True, slots=True)
+class Slope:
+    """A plane through a point of a lane that rises along the lane and is level across it; metres, radians."""
+
+    x: float
+    y: float
+    z: float
+    yaw: float
+    pitch: float
+
+    def near(self, x: float, y: float) -> bool:
+        """Return whether a place is near enough for the plane to hold."""
+        dx, dy = x - self.x, y - self.y
+        along = dx * math.cos(self.yaw) + dy * math.sin(self.yaw)
+        across = dy * math.cos(self.yaw) - dx * math.sin(self.yaw)
+        return abs(along) < _STALE_M and abs(across) < 2 * _STALE_M
+
+    def height(self, x: float, y: float) -> float:
+        """Return the plane's height at a place."""
+        along = (x - self.x) * math.cos(self.yaw) + (y - self.y) * math.sin(self.yaw)
+        return self.z + along * math.tan(self.pitch)
+
+    def tilt(self, yaw: float) -> tuple[float, float]:
+        """Return pitch and roll, radians, of what stands on the plane and heads for `yaw`."""
+        return self.pitch * math.cos(yaw - self.yaw), self.pitch * math.sin(yaw - self.yaw)
+
+
+def load_town(name: str, opendrive: str) -> Town:
+    """Load a map.
+
+    Args:
+        name: without `Lite/Maps/`.
+        opendrive: the text of an OpenDRIVE file.
+
+    Raises:
+        SimulationError: the text is no usable map.
+    """
+    import carla
+
+    try:
+        road_map = carla.Map(name, opendrive)
+        lanes = read_lanes(road_map)
+    except (RuntimeError, ValueError) as error:
+        raise SimulationError(f"map {name}: {error}; an OpenDRIVE (.xodr) file with driving lanes is needed") from None
+    return Town(f"Lite/Maps/{name}", opendrive, lanes, draw_raster(lanes), _spawn_points(lanes), road_map)
+
+
+def _spawn_points(lanes: LaneGraph) -> list[Pose]:
+    points: list[Pose] = []
+    for segment in np.flatnonzero((lanes.junction_S < 0) & (lanes.length_S > 2 * _SPAWN_MARGIN_M)).tolist():
+        samples = lanes.samples(segment)
+        spacing = lanes.length_S[segment] / (lanes.count_S[segment] - 1)
+        for offset in np.arange(_SPAWN_MARGIN_M, lanes.length_S[segment] - _SPAWN_MARGIN_M, _SPAWN_EVERY_M):
+            sample = samples.start + int(offset / spacing)
+            x, y, z = lanes.points_N3[sample].tolist()
+            yaw = (math.degrees(lanes.yaw_N[sample]) + 180.0) % 360.0 - 180.0
+            points.append((x, y, z + _SPAWN_HEIGHT_M, math.degrees(lanes.pitch_N[sample]), yaw, 0.0))
+    return points[:: max(1, math.ceil(len(points) / _MOST_SPAWN_POINTS))]
