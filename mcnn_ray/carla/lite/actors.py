@@ -10,7 +10,6 @@ from mcnn_ray.carla.lite.blueprints import Blueprint
 from mcnn_ray.carla.lite.camera import Camera
 from mcnn_ray.carla.lite.dynamics import Car, Controls
 from mcnn_ray.carla.lite.geometry import Pose
-from mcnn_ray.carla.lite.town import Slope
 from mcnn_ray.errors import SimulationError
 
 __all__ = ["Actor", "make_camera"]
@@ -26,13 +25,12 @@ class Actor:
         id: its number.
         blueprint: its kind.
         description: as the client sent it: number and name of the blueprint, attributes.
-        pose: in the world, or in its parent's frame if it has one.
+        pose: in the world, or in its parent's frame if it has one; of those that the server drives, where they began.
         parent: another actor's number, 0 for none.
         stream: what a client needs to listen to it, empty if it has nothing to say.
         row: in the world's table of states.
         car: how it moves, if the client drives it.
         controls: what it was told last.
-        slope: the road under it.
         frozen: it does not move by itself.
         autopilot: the server drives it.
         camera: what it sees through, and the ground under it if it is attached to nothing.
@@ -47,7 +45,6 @@ class Actor:
     row: int = 0
     car: Car | None = None
     controls: Controls = field(default_factory=Controls)
-    slope: Slope | None = None
     frozen: bool = False
     autopilot: bool = False
     camera: Camera | None = None

@@ -6,7 +6,6 @@ call says whether the client waits for it and is gone here.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 

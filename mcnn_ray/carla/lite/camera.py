@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mcnn_ray.carla.lite.geometry import rotation_matrix
-from mcnn_ray.carla.lite.palette import BANDS_M, Palette, band_of
+from mcnn_ray.carla.lite.palette import BANDS, Palette, band_of
 from mcnn_ray.carla.lite.raster import CELL_M, Raster
 
 __all__ = ["Camera"]
@@ -21,8 +21,8 @@ F64 = npt.NDArray[np.float64]
 
 _FARTHEST_M = 250.0
 _NEAREST_M = 0.05
+_NONE = np.zeros(0, dtype=np.intp)
 _LONGEST_M = 4.0  # no vehicle reaches farther from its middle
-_CORNERS = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (0, 2)], dtype=np.float64)
 
 
 class Camera:
@@ -40,6 +40,9 @@ class Camera:
         self.mount = tuple(mount)
         self.focal = width / 2 / math.tan(math.radians(fov_deg) / 2)  # pixels
         self._turn = rotation_matrix(*mount[3:6])
+        self._eye = np.array(mount[:3])
+        self._side = width / 2 / self.focal
+        self._axes: list[list[float]] = self._turn.T.tolist()
         right = (np.arange(width) + 0.5 - width / 2) / self.focal
         down = (np.arange(height) + 0.5 - height / 2) / self.focal
         rays = np.empty((height, width, 3))
@@ -52,12 +55,15 @@ class Camera:
                 np.where(rays[:, 2] < 0, -height_m / rays[:, 2], np.inf) if height_m > 0 else np.full(len(rays), np.inf)
             )
         distance = reach * np.hypot(rays[:, 0], rays[:, 1])
-        self._ground = np.flatnonzero(distance < _FARTHEST_M)
-        near = reach[self._ground]
+        ground = np.flatnonzero(distance < _FARTHEST_M)
+        # Mostly the lower part of the picture, which a slice covers faster.
+        whole = ground.size and ground[-1] - ground[0] + 1 == ground.size
+        self._ground = slice(int(ground[0]), int(ground[-1]) + 1) if whole else ground
+        near = reach[ground]
         # In cells of the raster.
-        self._ground_x = ((mount[0] + near * rays[self._ground, 0]) / CELL_M).astype(np.float32)
-        self._ground_y = ((mount[1] + near * rays[self._ground, 1]) / CELL_M).astype(np.float32)
-        self._ground_band = band_of(distance[self._ground]).astype(np.intp)
+        self._ground_x = ((mount[0] + near * rays[ground, 0]) / CELL_M).astype(np.float32)
+        self._ground_y = ((mount[1] + near * rays[ground, 1]) / CELL_M).astype(np.float32)
+        self._ground_band = band_of(distance[ground]).astype(np.intp)
         self._elevation = np.arctan2(rays[:, 2], np.hypot(rays[:, 0], rays[:, 1]))
         self._sky: tuple[Palette, npt.NDArray[np.uint32]] | None = None
 
@@ -86,11 +92,18 @@ class Camera:
         yaw = math.radians(frame[4])
         cos, sin = np.float32(math.cos(yaw)), np.float32(math.sin(yaw))
         rows, columns = raster.cells.shape
-        column = cos * self._ground_x - sin * self._ground_y + np.float32((frame[0] - raster.origin[0]) / CELL_M)
-        row = sin * self._ground_x + cos * self._ground_y + np.float32((frame[1] - raster.origin[1]) / CELL_M)
+        column = cos * self._ground_x - sin * self._ground_y
+        column += np.float32((frame[0] - raster.origin[0]) / CELL_M)
+        row = sin * self._ground_x + cos * self._ground_y
+        row += np.float32((frame[1] - raster.origin[1]) / CELL_M)
         # Beyond its edges the map goes on as its outermost cells, which are grass.
-        cells = np.clip(row, 0, rows - 1).astype(np.intp) * columns + np.clip(column, 0, columns - 1).astype(np.intp)
-        pixels[self._ground] = palette.ground[raster.cells.ravel().take(cells), self._ground_band]
+        np.minimum(np.maximum(column, 0, out=column), columns - 1, out=column)
+        np.minimum(np.maximum(row, 0, out=row), rows - 1, out=row)
+        cells = row.astype(np.intp)
+        cells *= columns
+        cells += column.astype(np.intp)
+        shades = self._ground_band + raster.cells.ravel().take(cells) * np.intp(BANDS)
+        pixels[self._ground] = palette.ground.ravel().take(shades)
         if len(poses_N6):
             self._draw_vehicles(pixels, frame, palette, poses_N6, extents_N3, colours_N)
         return pixels.reshape(self.height, self.width)
@@ -105,53 +118,49 @@ class Camera:
         colours_N: npt.NDArray[np.intp],
     ) -> None:
         into = rotation_matrix(*frame[3:6])  # world from ground, so that v @ into is in the ground's frame
-        centre_N3 = (poses_N6[:, :3] - np.asarray(frame[:3])) @ into
-        seen_N3 = (centre_N3 - self.mount[:3]) @ self._turn
+        centre_N3 = (poses_N6[:, :3] - np.asarray(frame[:3], dtype=np.float32)) @ into
+        centre_N3[:, 2] += extents_N3[:, 2]
+        seen_N3 = (centre_N3 - self._eye) @ self._turn
         depth_N = seen_N3[:, 0]
-        side = self.width / 2 / self.focal
-        visible = (
-            (depth_N > -_LONGEST_M)
-            & (depth_N < _FARTHEST_M)
-            & (np.abs(seen_N3[:, 1]) < (np.maximum(depth_N, 0.0) + _LONGEST_M) * side + 2 * _LONGEST_M)
-        )
-        order = np.flatnonzero(visible)
-        order = order[np.argsort(-depth_N[order], kind="stable")]
+        visible_N = (np.abs(seen_N3[:, 1]) < depth_N * self._side + 2 * _LONGEST_M) & (depth_N < _FARTHEST_M)
+        order = np.flatnonzero(visible_N)
         if not order.size:
             return
-        centre, extent = centre_N3[order], extents_N3[order]
-        yaw = np.radians(poses_N6[order, 4] - frame[4]).astype(np.float64)
+        order = order[np.argsort(-depth_N[order], kind="stable")]
+        extent = extents_N3[order]
+        yaw = np.radians(poses_N6[order, 4] - np.float32(frame[4]))
         cos, sin = np.cos(yaw), np.sin(yaw)
-        boxes, places = self._covered(centre, extent, cos, sin)
-        if not places.size:
-            return
-        self._cast(pixels, palette, places, boxes, centre, extent, cos, sin, colours_N[order])
+        boxes, places = self._covered(seen_N3[order].tolist(), extent.tolist(), cos.tolist(), sin.tolist())
+        if places.size:
+            self._cast(pixels, palette, places, boxes, centre_N3[order], extent, cos, sin, colours_N[order])
 
     def _covered(
-        self, centre: F64, extent: F64, cos: F64, sin: F64
+        self, seen: list[list[float]], extents: list[list[float]], cosines: list[float], sines: list[float]
     ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-        """Return the pixels that each box may cover, far boxes first: numbers of boxes, and of pixels."""
-        corner = _CORNERS[None] * extent[:, None]  # (B, 8, 3)
-        x = corner[..., 0] * cos[:, None] - corner[..., 1] * sin[:, None] + centre[:, :1] - self.mount[0]
-        y = corner[..., 0] * sin[:, None] + corner[..., 1] * cos[:, None] + centre[:, 1:2] - self.mount[1]
-        z = corner[..., 2] + centre[:, 2:] - self.mount[2]
-        seen = np.stack([x, y, z], axis=-1) @ self._turn
-        depth = seen[..., 0]
-        safe = np.maximum(depth, _NEAREST_M)
-        right = self.width / 2 + self.focal * seen[..., 1] / safe
-        down = self.height / 2 - self.focal * seen[..., 2] / safe
-        # A corner behind the camera is projected from just before it, which is far outside on the right side.
-        left, top = np.floor(right.min(axis=1)), np.floor(down.min(axis=1))
-        last, bottom = np.ceil(right.max(axis=1)), np.ceil(down.max(axis=1))
-        left, last = np.clip(left, 0, self.width), np.clip(last, 0, self.width)
-        top, bottom = np.clip(top, 0, self.height), np.clip(bottom, 0, self.height)
-        columns = np.where(depth.max(axis=1) > _NEAREST_M, last - left, 0).astype(np.intp)
-        counts = columns * (bottom - top).astype(np.intp)
-        boxes = np.repeat(np.arange(len(counts)), counts)
-        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        wide = columns[boxes]
-        row = within // np.maximum(wide, 1)
-        places = (top.astype(np.intp)[boxes] + row) * self.width + left.astype(np.intp)[boxes] + within - row * wide
-        return boxes, places
+        """Return the pixels that each box may cover, far boxes first: numbers of boxes, and of pixels.
+
+        A few boxes at a time are faster one by one than as arrays.
+        """
+        boxes, places = [], []
+        for box, ((depth, right, up), (ex, ey, ez), c, s) in enumerate(zip(seen, extents, cosines, sines, strict=True)):
+            # Half sizes along the camera's axes of the box that encloses the vehicle's there.
+            deep, wide, tall = (
+                abs(c * forward + s * across) * ex + abs(c * across - s * forward) * ey + abs(above) * ez
+                for forward, across, above in self._axes
+            )
+            if depth + deep < _NEAREST_M:
+                continue
+            near, far = self.focal / max(depth - deep, _NEAREST_M), self.focal / (depth + deep)
+            left, last = _span(right - wide, right + wide, near, far, self.width)
+            top, bottom = _span(-up - tall, -up + tall, near, far, self.height)
+            if left < last and top < bottom:
+                rows = np.arange(top, bottom) * self.width
+                covered = (rows[:, None] + np.arange(left, last)).ravel()
+                places.append(covered)
+                boxes.append(np.full(covered.size, box))
+        if not boxes:
+            return _NONE, _NONE
+        return np.concatenate(boxes), np.concatenate(places)
 
     def _cast(
         self,
@@ -161,27 +170,39 @@ class Camera:
         boxes: npt.NDArray[np.intp],
         centre: F64,
         extent: F64,
-        cos: F64,
-        sin: F64,
+        cos: npt.NDArray[np.float32],
+        sin: npt.NDArray[np.float32],
         colours: npt.NDArray[np.intp],
     ) -> None:
         """Cast the rays of pixels at their boxes; of several at one pixel the last, which is the nearest, is kept."""
-        dx, dy, dz = self._rays[:, places]
-        away = np.asarray(self.mount[:3]) - centre
-        start = np.stack([cos * away[:, 0] + sin * away[:, 1], cos * away[:, 1] - sin * away[:, 0], away[:, 2]], axis=1)
-        start[:, 2] -= extent[:, 2]
-        start, size = start.astype(np.float32), extent.astype(np.float32)
-        c, s = cos.astype(np.float32)[boxes], sin.astype(np.float32)[boxes]
-        ray = np.stack([c * dx + s * dy, c * dy - s * dx, dz])
-        ray = np.where(np.abs(ray) < 1e-9, np.float32(1e-9), ray)
-        origin, reach = start.T[:, boxes], size.T[:, boxes]
-        entry = (-np.copysign(reach, ray) - origin) / ray  # (3, M)
-        leave = (np.copysign(reach, ray) - origin) / ray
-        axis = entry.argmax(axis=0)
+        away = self._eye - centre
+        geometry = np.empty((8, len(centre)), dtype=np.float32)  # eye in the box's frame, half sizes, turn
+        geometry[0], geometry[1] = cos * away[:, 0] + sin * away[:, 1], cos * away[:, 1] - sin * away[:, 0]
+        geometry[2], geometry[3:6], geometry[6], geometry[7] = away[:, 2], extent.T, cos, sin
+        of_ray = geometry[:, boxes]
+        rays = self._rays[:, places]
+        origin, reach, c, s = of_ray[:3], of_ray[3:6], of_ray[6], of_ray[7]
+        ray = np.empty_like(rays)
+        ray[0] = c * rays[0] + s * rays[1]
+        ray[1] = c * rays[1] - s * rays[0]
+        ray[2] = rays[2]
+        ray += np.float32(1e-12)  # none is exactly along a face
+        inverse = 1 / ray
+        middle, half = origin * inverse, reach * np.abs(inverse)
+        entry = -middle - half  # (3, M)
+        leave = half - middle
         enter = entry.max(axis=0)
         hit = np.flatnonzero((enter < leave.min(axis=0)) & (enter > _NEAREST_M))
-        axis, enter, box = axis[hit], enter[hit], boxes[hit]
-        height = (origin[2, hit] + enter * dz[hit]) / reach[2, hit]  # -1 at the bottom, 1 at the top
-        face = palette.face(axis, ray[0, hit] > 0, height)
-        band = np.searchsorted(BANDS_M, enter)
-        pixels[places[hit]] = palette.vehicles[colours[box], face, band]
+        if not hit.size:
+            return
+        enter = enter[hit]
+        height = (origin[2, hit] + enter * ray[2, hit]) / reach[2, hit]  # -1 at the bottom, 1 at the top
+        face = palette.face(entry[:, hit].argmax(axis=0), ray[0, hit], height)
+        pixels[places[hit]] = palette.vehicles[colours[boxes[hit]], face, band_of(enter)]
+
+
+def _span(low: float, high: float, near: float, far: float, pixels: int) -> tuple[int, int]:
+    """Return the pixels between two distances from the axis, at the depth where each lies farther out."""
+    first = low * (near if low < 0 else far) + pixels / 2
+    last = high * (near if high > 0 else far) + pixels / 2 + 1
+    return int(min(max(first, 0), pixels)), int(min(max(last, 0), pixels))

@@ -36,6 +36,8 @@ def compose(parent: Sequence[float], relative: Sequence[float]) -> Pose:
     """
     outer = rotation_matrix(*parent[3:6])
     x, y, z = (outer @ np.asarray(relative[:3]) + np.asarray(parent[:3])).tolist()
+    if not any(relative[3:6]):
+        return x, y, z, parent[3], parent[4], parent[5]
     turned = outer @ rotation_matrix(*relative[3:6])
     pitch = math.degrees(math.asin(min(max(turned[2, 0], -1.0), 1.0)))
     yaw = math.degrees(math.atan2(turned[1, 0], turned[0, 0]))

@@ -18,6 +18,7 @@ I64 = npt.NDArray[np.int64]
 _STEP_M = 1.0
 _CLEARANCE_M = 2.3  # paths through a junction that come nearer than this cross
 _LATERAL_MPS2 = 2.5
+_CELL_M, _MOST_CELLS = 8.0, 10_000
 _BROKEN_DASH_M, _BROKEN_PERIOD_M = 3.0, 9.0
 NO_LINE, WHITE, YELLOW, BROKEN = 0, 1, 2, 4  # BROKEN is added to a colour
 
@@ -29,9 +30,8 @@ class LaneGraph:
     Samples of a segment lie one after the other, evenly by arc length; S segments, N samples.
 
     Attributes:
-        points_N3: x, y, z of centrelines, metres.
-        yaw_N: heading, radians, of traffic.
-        pitch_N: slope, radians, up positive.
+        poses_N5: of centrelines: x, y, z, metres; pitch, up positive, and yaw, radians.
+        segment_N: which each sample belongs to.
         width_N: of the lane, metres.
         lines_N2: left and right marking: NO_LINE, or WHITE or YELLOW, plus BROKEN.
         speed_cap_N: m/s that a bend allows.
@@ -42,9 +42,8 @@ class LaneGraph:
         successors: segments that continue each.
     """
 
-    points_N3: F64
-    yaw_N: F64
-    pitch_N: F64
+    poses_N5: F64
+    segment_N: I64
     width_N: F64
     lines_N2: npt.NDArray[np.uint8]
     speed_cap_N: F64
@@ -54,6 +53,17 @@ class LaneGraph:
     junction_S: I64
     successors: list[list[int]]
     _conflicts: dict[int, frozenset[int]] = field(default_factory=dict)
+    _around: dict[tuple[int, int], I64] = field(default_factory=dict)
+
+    @property
+    def points_N3(self) -> F64:
+        """Places on centrelines: x, y, z, metres."""
+        return self.poses_N5[:, :3]
+
+    @property
+    def yaw_N(self) -> F64:
+        """Headings of traffic, radians."""
+        return self.poses_N5[:, 4]
 
     def samples(self, segment: int) -> slice:
         """Return where a segment's samples lie."""
@@ -72,13 +82,33 @@ class LaneGraph:
         distance_N = np.einsum("ij,ij->i", offset_N3, offset_N3)
         distance_N = np.where(np.cos(self.yaw_N - yaw) > 0.5, distance_N, distance_N + 400.0)
         sample = int(np.argmin(distance_N))
-        segment = int(np.searchsorted(self.first_S, sample, side="right")) - 1
+        segment = int(self.segment_N[sample])
         spacing = self.length_S[segment] / (self.count_S[segment] - 1)
         along = (x - self.points_N3[sample, 0]) * math.cos(self.yaw_N[sample]) + (
             y - self.points_N3[sample, 1]
         ) * math.sin(self.yaw_N[sample])
         offset = (sample - int(self.first_S[segment])) * spacing + along
         return segment, float(np.clip(offset, 0.0, self.length_S[segment] - 1e-3))
+
+    def around(self, x: float, y: float) -> I64:
+        """Return the samples near a place, all within 8 m and some beyond; the nearest where there is none so near.
+
+        Args:
+            x: metres.
+            y: metres.
+        """
+        cell = math.floor(x / _CELL_M), math.floor(y / _CELL_M)
+        found = self._around.get(cell)
+        if found is None:
+            middle = (cell[0] + 0.5) * _CELL_M, (cell[1] + 0.5) * _CELL_M
+            away_N = np.abs(self.points_N3[:, :2] - middle).max(axis=1)
+            found = np.flatnonzero(away_N < 1.5 * _CELL_M)
+            if not found.size:
+                found = np.array([int(away_N.argmin())])
+            if len(self._around) >= _MOST_CELLS:
+                self._around.clear()
+            self._around[cell] = found
+        return found
 
     def conflicts(self, segment: int) -> frozenset[int]:
         """Return the segments of the same junction that cross or join this one, those from the same lane not among them."""
@@ -100,7 +130,7 @@ class LaneGraph:
 class _Piece:
     """A lane of one lane section."""
 
-    rows: list[tuple[float, ...]]  # x, y, z, yaw, pitch, width, left line, right line
+    rows: list[tuple[float, ...]]  # x, y, z, pitch, yaw, width, left line, right line
     junction: int
     following: list[tuple[int, int, int]]
 
@@ -125,9 +155,8 @@ def read_lanes(road_map: Any) -> LaneGraph:
     everything = np.concatenate(parts)
     length_S = np.array([np.linalg.norm(np.diff(part[:, :3], axis=0), axis=1).sum() for part in parts])
     return LaneGraph(
-        points_N3=everything[:, :3].copy(),
-        yaw_N=everything[:, 3].copy(),
-        pitch_N=everything[:, 4].copy(),
+        poses_N5=everything[:, :5].copy(),
+        segment_N=np.repeat(np.arange(len(count_S)), count_S),
         width_N=everything[:, 5].copy(),
         lines_N2=everything[:, 6:8].astype(np.uint8),
         speed_cap_N=np.concatenate([_speed_caps(part) for part in parts]),
@@ -180,7 +209,7 @@ def _row(waypoint: Any) -> tuple[float, ...]:
     lines = (0, 0)
     if not waypoint.is_junction:
         lines = (_line(waypoint, waypoint.left_lane_marking), _line(waypoint, waypoint.right_lane_marking))
-    heading = math.radians(turn.yaw), math.radians((turn.pitch + 180.0) % 360.0 - 180.0)
+    heading = math.radians((turn.pitch + 180.0) % 360.0 - 180.0), math.radians(turn.yaw)
     return place.x, place.y, place.z, *heading, waypoint.lane_width, *lines
 
 
@@ -231,7 +260,7 @@ def _resample(rows: F64) -> F64:
     wanted = np.linspace(0.0, along[-1], max(2, round(along[-1] / _STEP_M) + 1))
     result = np.empty((len(wanted), rows.shape[1]))
     for column in range(6):
-        values = np.unwrap(rows[:, column]) if column == 3 else rows[:, column]
+        values = np.unwrap(rows[:, column]) if column == 4 else rows[:, column]
         result[:, column] = np.interp(wanted, along, values)
     nearest = np.searchsorted((along[1:] + along[:-1]) / 2, wanted)
     result[:, 6:] = rows[nearest, 6:]
@@ -240,6 +269,6 @@ def _resample(rows: F64) -> F64:
 
 def _speed_caps(rows: F64) -> F64:
     travelled = np.linalg.norm(np.diff(rows[:, :3], axis=0), axis=1)
-    bend = np.abs(np.diff(rows[:, 3])) / np.maximum(travelled, 0.5)
+    bend = np.abs(np.diff(rows[:, 4])) / np.maximum(travelled, 0.5)
     bend = np.concatenate([bend, bend[-1:]])
     return np.sqrt(_LATERAL_MPS2 / np.clip(bend, 2.5e-3, 0.25))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,11 +12,30 @@ from mcnn_ray.carla.lite.lanes import LaneGraph, read_lanes
 from mcnn_ray.carla.lite.raster import Raster, draw_raster
 from mcnn_ray.errors import SimulationError
 
-__all__ = ["Town", "load_town"]
+__all__ = ["Slope", "Town", "load_town"]
 
 _SPAWN_EVERY_M, _SPAWN_MARGIN_M, _SPAWN_HEIGHT_M = 25.0, 6.0, 0.3
 _MOST_SPAWN_POINTS = 400
-_STALE_M = 2.0  # a slope is taken to go on so far
+
+
+@dataclass(frozen=True, slots=True)
+class Slope:
+    """A plane through a point of a lane that rises along the lane and is level across it; metres, radians."""
+
+    x: float
+    y: float
+    z: float
+    pitch: float
+    yaw: float
+
+    def height(self, x: float, y: float) -> float:
+        """Return the plane's height at a place."""
+        along = (x - self.x) * math.cos(self.yaw) + (y - self.y) * math.sin(self.yaw)
+        return self.z + along * math.tan(self.pitch)
+
+    def tilt(self, yaw: float) -> tuple[float, float]:
+        """Return pitch and roll, radians, of what stands on the plane and heads for `yaw`."""
+        return self.pitch * math.cos(yaw - self.yaw), self.pitch * math.sin(yaw - self.yaw)
 
 
 @dataclass(slots=True)
@@ -37,51 +55,20 @@ class Town:
     lanes: LaneGraph
     raster: Raster
     spawn_points: list[Pose]
-    _map: Any = field(repr=False)
 
-    def ground(self, x: float, y: float, z: float) -> Slope | None:
-        """Return the road's plane at a place, that of the nearest lane; None where there is none.
+    def ground(self, x: float, y: float, z: float) -> Slope:
+        """Return the road's plane at a place, that of the nearest lane.
 
         Args:
             x: metres.
             y: metres.
             z: metres; tells the levels of a bridge apart.
         """
-        import carla
-
-        waypoint = self._map.get_waypoint(carla.Location(x, y, z))
-        if waypoint is None:
-            return None
-        place, turn = waypoint.transform.location, waypoint.transform.rotation
-        pitch = math.radians((turn.pitch + 180.0) % 360.0 - 180.0)
-        return Slope(place.x, place.y, place.z, math.radians(turn.yaw), pitch)
-
-
-@dataclass(frozen=True, slots=True)
-class Slope:
-    """A plane through a point of a lane that rises along the lane and is level across it; metres, radians."""
-
-    x: float
-    y: float
-    z: float
-    yaw: float
-    pitch: float
-
-    def near(self, x: float, y: float) -> bool:
-        """Return whether a place is near enough for the plane to hold."""
-        dx, dy = x - self.x, y - self.y
-        along = dx * math.cos(self.yaw) + dy * math.sin(self.yaw)
-        across = dy * math.cos(self.yaw) - dx * math.sin(self.yaw)
-        return abs(along) < _STALE_M and abs(across) < 2 * _STALE_M
-
-    def height(self, x: float, y: float) -> float:
-        """Return the plane's height at a place."""
-        along = (x - self.x) * math.cos(self.yaw) + (y - self.y) * math.sin(self.yaw)
-        return self.z + along * math.tan(self.pitch)
-
-    def tilt(self, yaw: float) -> tuple[float, float]:
-        """Return pitch and roll, radians, of what stands on the plane and heads for `yaw`."""
-        return self.pitch * math.cos(yaw - self.yaw), self.pitch * math.sin(yaw - self.yaw)
+        near = self.lanes.around(x, y)
+        poses = self.lanes.poses_N5[near]
+        away = poses[:, :3] - (x, y, z)
+        away *= away
+        return Slope(*poses[away.sum(axis=1).argmin()].tolist())
 
 
 def load_town(name: str, opendrive: str) -> Town:
@@ -97,11 +84,10 @@ def load_town(name: str, opendrive: str) -> Town:
     import carla
 
     try:
-        road_map = carla.Map(name, opendrive)
-        lanes = read_lanes(road_map)
+        lanes = read_lanes(carla.Map(name, opendrive))
     except (RuntimeError, ValueError) as error:
         raise SimulationError(f"map {name}: {error}; an OpenDRIVE (.xodr) file with driving lanes is needed") from None
-    return Town(f"Lite/Maps/{name}", opendrive, lanes, draw_raster(lanes), _spawn_points(lanes), road_map)
+    return Town(f"Lite/Maps/{name}", opendrive, lanes, draw_raster(lanes), _spawn_points(lanes))
 
 
 def _spawn_points(lanes: LaneGraph) -> list[Pose]:
@@ -113,5 +99,5 @@ def _spawn_points(lanes: LaneGraph) -> list[Pose]:
             sample = samples.start + int(offset / spacing)
             x, y, z = lanes.points_N3[sample].tolist()
             yaw = (math.degrees(lanes.yaw_N[sample]) + 180.0) % 360.0 - 180.0
-            points.append((x, y, z + _SPAWN_HEIGHT_M, math.degrees(lanes.pitch_N[sample]), yaw, 0.0))
+            points.append((x, y, z + _SPAWN_HEIGHT_M, math.degrees(lanes.poses_N5[sample, 3]), yaw, 0.0))
     return points[:: max(1, math.ceil(len(points) / _MOST_SPAWN_POINTS))]

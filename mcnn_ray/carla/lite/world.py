@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from mcnn_ray.carla.lite.actors import Actor, make_camera
 from mcnn_ray.carla.lite.blueprints import AUTOPILOT, BLUEPRINTS, CAMERA, SPECTATOR, Blueprint
@@ -16,7 +15,7 @@ from mcnn_ray.carla.lite.dynamics import Car, Controls, advance
 from mcnn_ray.carla.lite.geometry import Pose, boxes_overlap, compose
 from mcnn_ray.carla.lite.palette import CLEAR, Palette
 from mcnn_ray.carla.lite.town import Town
-from mcnn_ray.carla.lite.traffic import DEFAULT_LIMIT_KMH, Traffic
+from mcnn_ray.carla.lite.traffic import DEFAULT_LIMIT_KMH, LanePose, Obstacle, Traffic
 from mcnn_ray.carla.lite.wire import ACTOR_STATE, collision_message, episode_message, image_message, stream_token
 from mcnn_ray.errors import SimulationError
 
@@ -24,7 +23,14 @@ __all__ = ["DEFAULT_DELTA_S", "World"]
 
 DEFAULT_DELTA_S = 0.05
 _MASS_KG = 1500.0
+_REACH_M = 8.0  # vehicles farther apart do not touch
 _ACTIVE = 1
+_MOTION = {
+    "pose": slice(0, 6),
+    "velocity": slice(6, 9),
+    "angular_velocity": slice(9, 12),
+    "acceleration": slice(12, 15),
+}
 _SPECTATOR = Blueprint(SPECTATOR, ())
 
 
@@ -110,18 +116,16 @@ class World:
         pose, segment, offset = actor.pose, 0, 0.0
         driven = actor.attribute("role_name") == AUTOPILOT
         if driven:
-            segment, offset, on_lane = self.traffic.snap(*pose[:3], math.radians(pose[4]))
-            x, y, z, pitch, yaw = on_lane.tolist()
-            pose = (x, y, z, math.degrees(pitch), math.degrees(yaw), 0.0)
+            segment, offset, on_lane = self.traffic.nearest(*pose[:3], math.radians(pose[4]))
+            pose = _degrees(on_lane)
         for other in self._vehicles():
-            if boxes_overlap(pose, actor.blueprint.extent, other.pose, other.blueprint.extent):
+            if boxes_overlap(pose, actor.blueprint.extent, self.world_pose(other), other.blueprint.extent):
                 raise SimulationError("Spawn failed because of collision at spawn position")
         spawned = self._enrol(actor.blueprint, actor.description, pose)
         if driven:
             spawned.autopilot = True
             seed = [*np.array(actor.pose, dtype=np.float32).view(np.uint32).tolist(), *actor.blueprint.id.encode()]
-            extent = actor.blueprint.extent
-            self.traffic.add(spawned.id, segment, offset, (extent[0], extent[1]), seed)
+            self.traffic.add(spawned.id, segment, offset, actor.blueprint.extent[0], seed)
         else:
             spawned.car = Car(pose[0], pose[1], math.radians(pose[4]))
         self._index()
@@ -161,7 +165,7 @@ class World:
     def _index(self) -> None:
         """Keep the tables that a tick needs in step with the actors."""
         vehicles = list(self._vehicles())
-        self._driven_rows = np.array([self.actors[driver.key].row for driver in self.traffic.drivers], dtype=np.intp)
+        self._driven_rows = np.array([self.actors[number].row for number in self.traffic.drivers], dtype=np.intp)
         self._free = [actor for actor in vehicles if actor.car is not None]
         self._attached = [actor for actor in self.actors.values() if actor.parent]
         self._vehicle_rows = np.array([actor.row for actor in vehicles], dtype=np.intp)
@@ -179,6 +183,9 @@ class World:
 
     def world_pose(self, actor: Actor) -> Pose:
         """Return where an actor is in the world."""
+        if actor.autopilot:  # only the table follows it
+            x, y, z, pitch, yaw, roll = self.states["pose"][actor.row].tolist()
+            return x, y, z, pitch, yaw, roll
         if not actor.parent:
             return actor.pose
         return compose(self.world_pose(self.actors[actor.parent]), actor.pose)
@@ -191,17 +198,9 @@ class World:
         """
         actor = self._actor(number)
         if actor.autopilot:
-            speed = float(np.linalg.norm(self.states[actor.row]["velocity"]))
-            segment, offset, on_lane = self.traffic.snap(*pose[:3], math.radians(pose[4]))
-            driver = next(driver for driver in self.traffic.drivers if driver.key == number)
-            self.traffic.remove(number)
-            self.traffic.add(number, segment, offset, driver.extent, [int(driver.choices.integers(2**31))])
-            self.traffic.set_speed(number, speed)
-            x, y, z, pitch, yaw = on_lane.tolist()
-            pose = (x, y, z, math.degrees(pitch), math.degrees(yaw), 0.0)
+            pose = _degrees(self.traffic.move(number, *pose[:3], math.radians(pose[4])).pose)
             self._index()
         actor.pose = pose
-        actor.slope = None
         if actor.car is not None:
             actor.car.x, actor.car.y, actor.car.yaw = pose[0], pose[1], math.radians(pose[4])
         if actor.camera is not None:
@@ -222,7 +221,7 @@ class World:
             actor.car.speed = speed
             actor.car.yaw_rate = actor.car.acceleration = 0.0
         elif actor.autopilot:
-            self.traffic.set_speed(number, speed)
+            self.traffic.drivers[number].speed = speed
 
     def control(self, number: int, controls: Controls, gear: int, manual: bool) -> None:
         """Tell a vehicle how to drive; one that the server drives takes no notice.
@@ -272,14 +271,10 @@ class World:
         assert car is not None
         if actor.frozen:
             return
-        slope = actor.slope
-        if slope is None or not slope.near(car.x, car.y):
-            slope = actor.slope = self.town.ground(car.x, car.y, actor.pose[2])
-        pitch, roll = slope.tilt(car.yaw) if slope else (0.0, 0.0)
+        slope = self.town.ground(car.x, car.y, actor.pose[2])
+        pitch, roll = slope.tilt(car.yaw)
         advance(car, actor.controls, half_length=actor.blueprint.extent[0], slope=pitch, delta_s=delta_s)
-        height = slope.height(car.x, car.y) if slope else actor.pose[2]
-        yaw = (math.degrees(car.yaw) + 180.0) % 360.0 - 180.0
-        actor.pose = (car.x, car.y, height, math.degrees(pitch), yaw, math.degrees(roll))
+        actor.pose = _degrees((car.x, car.y, slope.height(car.x, car.y), pitch, car.yaw), roll)
         self._write_motion(actor, car, pitch)
 
     def _write_motion(self, actor: Actor, car: Car, pitch: float) -> None:
@@ -293,40 +288,38 @@ class World:
         state["angular_velocity"] = 0.0, 0.0, math.degrees(car.yaw_rate)
 
     def _let_traffic_drive(self, delta_s: float) -> None:
-        others = np.array(
-            [
-                (*actor.pose[:3], math.radians(actor.pose[4]), *actor.blueprint.extent[:2], actor.car.speed)
-                for actor in self._free
-                if actor.car is not None
-            ]
-        ).reshape(-1, 7)
-        poses, speeds, accelerations = self.traffic.step(delta_s, others)
+        others = [
+            Obstacle(*actor.pose[:3], math.radians(actor.pose[4]), *actor.blueprint.extent[:2], actor.car.speed)
+            for actor in self._free
+            if actor.car is not None
+        ]
         rows, states = self._driven_rows, self.states
-        pitch, yaw = poses[:, 3], poses[:, 4]
-        degrees = np.zeros((len(rows), 6))
-        degrees[:, :3], degrees[:, 3] = poses[:, :3], np.degrees(pitch)
-        degrees[:, 4] = (np.degrees(yaw) + 180.0) % 360.0 - 180.0
-        turned = (degrees[:, 4] - states["pose"][rows, 4] + 180.0) % 360.0 - 180.0
-        direction = np.stack([np.cos(yaw), np.sin(yaw), np.tan(pitch)], axis=1)
-        states["pose"][rows] = degrees
-        states["velocity"][rows] = direction * speeds[:, None]
-        states["acceleration"][rows] = direction * accelerations[:, None]
-        states["angular_velocity"][rows, 2] = turned / delta_s
-        for driver, pose in zip(self.traffic.drivers, degrees.tolist(), strict=True):
-            self.actors[driver.key].pose = tuple(pose)
+        motions = []
+        for driver, before in zip(self.traffic.step(delta_s, others), states["pose"][rows, 4].tolist(), strict=True):
+            pose = _degrees(driver.pose)
+            pitch, yaw = driver.pose[3:]
+            cos, sin, up = math.cos(yaw), math.sin(yaw), math.tan(pitch)
+            speed, push = driver.speed, driver.acceleration
+            turned = _wrapped(pose[4] - before) / delta_s
+            motions.append(
+                (*pose, speed * cos, speed * sin, speed * up, 0.0, 0.0, turned, push * cos, push * sin, push * up)
+            )
+        motions_N15 = np.array(motions)
+        for name, columns in _MOTION.items():
+            states[name][rows] = motions_N15[:, columns]
 
     def _collide(self, actor: Actor, before: Pose) -> None:
         """Stop a vehicle that has driven into another where it was before."""
         car, extent = actor.car, actor.blueprint.extent
         assert car is not None
-        offsets = self.states["pose"][self._vehicle_rows, :2] - (car.x, car.y)
-        near = np.abs(offsets).max(axis=1, initial=0.0) if not len(offsets) else np.abs(offsets).max(axis=1)
-        for number in self._vehicle_ids[near < 8.0].tolist():
+        offsets = np.abs(self.states["pose"][self._vehicle_rows, :2] - (car.x, car.y))
+        for number in self._vehicle_ids[offsets.max(axis=1) < _REACH_M].tolist():
             other = self.actors[number]
-            if other is actor or not boxes_overlap(actor.pose, extent, other.pose, other.blueprint.extent):
+            there = self.world_pose(other)
+            if other is actor or not boxes_overlap(actor.pose, extent, there, other.blueprint.extent):
                 continue
             self.collisions.append((actor, other))
-            if not boxes_overlap(before, extent, other.pose, other.blueprint.extent):
+            if not boxes_overlap(before, extent, there, other.blueprint.extent):
                 actor.pose = before
                 car.x, car.y, car.yaw = before[0], before[1], math.radians(before[4])
                 car.speed = car.yaw_rate = 0.0
@@ -340,7 +333,7 @@ class World:
         """Return what a camera sees, as its stream's message."""
         assert camera.camera is not None
         parent = self.actors.get(camera.parent)
-        frame = parent.pose if parent is not None else self._frame_below(camera.pose)
+        frame = self.world_pose(parent) if parent is not None else self._frame_below(camera.pose)
         seen = self._vehicle_ids != camera.parent
         pixels = camera.camera.see(
             frame,
@@ -372,8 +365,16 @@ class World:
         return 0.0, 0.0, z - self._frame_below(camera.pose)[2], pitch, 0.0, roll
 
     def _frame_below(self, pose: Pose) -> Pose:
-        slope = self.town.ground(*pose[:3])
-        return pose[0], pose[1], slope.z if slope else 0.0, 0.0, pose[4], 0.0
+        return pose[0], pose[1], self.town.ground(*pose[:3]).z, 0.0, pose[4], 0.0
+
+
+def _degrees(pose: LanePose, roll: float = 0.0) -> Pose:
+    x, y, z, pitch, yaw = pose
+    return x, y, z, math.degrees(pitch), _wrapped(math.degrees(yaw)), math.degrees(roll)
+
+
+def _wrapped(degrees: float) -> float:
+    return (degrees + 180.0) % 360.0 - 180.0
 
 
 def _colour(text: str) -> list[float]:
