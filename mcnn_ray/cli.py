@@ -13,6 +13,7 @@ from rich.table import Table
 
 from mcnn_ray import __version__
 from mcnn_ray.cli_bench import bench_app
+from mcnn_ray.cli_carla import carla_app
 from mcnn_ray.cli_certify import certify
 from mcnn_ray.cli_data import data_app
 from mcnn_ray.cli_memories import memories
@@ -32,6 +33,7 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.add_typer(bench_app, name="bench")
+app.add_typer(carla_app, name="carla")
 
 
 def _version(wanted: bool) -> None:

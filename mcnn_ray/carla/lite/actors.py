@@ -1,4 +1,4 @@
-"""What stands in the world: vehicles, sensors and the spectator, as the server keeps them and as the client reads them."""
+"""What stands in the world, vehicles, sensors and the spectator, and what the client is told of it."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from mcnn_ray.carla.lite.maps import available_maps, find_map
 from mcnn_ray.carla.lite.town import load_town
 from mcnn_ray.carla.lite.wire import PROTOCOL_VERSION, stream_token
 from mcnn_ray.carla.lite.world import World
-from mcnn_ray.errors import McnnError
+from mcnn_ray.errors import ConfigError, McnnError, did_you_mean
 
 __all__ = ["NOTHING", "WORLD_STREAM_NUMBER", "Calls", "failed", "result"]
 
@@ -52,6 +52,7 @@ class Calls:
         self._stream_port = stream_port
         self._faults = faults
         self._loaded = loaded
+        self._own = world.town
         self._generated = ""  # the OpenDRIVE text that a client sent
         self._table: dict[str, Callable[..., list[Any]]] = {
             "version": lambda: result(faults.version(PROTOCOL_VERSION)),
@@ -61,7 +62,7 @@ class Calls:
             "get_map_info": lambda: result([world.town.name, [_sent(pose) for pose in world.town.spawn_points]]),
             "get_map_data": lambda: result(world.town.opendrive),
             "get_required_files": lambda *_: result([]),
-            "get_available_maps": lambda: result([f"Lite/Maps/{name}" for name in available_maps()]),
+            "get_available_maps": lambda: result([f"Lite/Maps/{name}" for name in self._maps()]),
             "load_new_episode": self._load,
             "copy_opendrive_to_file": self._take_opendrive,
             "get_actor_definitions": lambda: result(definitions()),
@@ -75,8 +76,8 @@ class Calls:
             "spawn_actor_with_parent": lambda description, pose, parent, *_: result(
                 world.spawn(_description(description), _pose(pose), int(parent)).told()
             ),
-            "destroy_actor": lambda number: result(world.destroy(number)),
-            "apply_batch": lambda commands, *_: [self._command(command) for command in commands],
+            "destroy_actor": lambda number: result(world.destroy(int(number))),
+            "apply_batch": self._batch,
             "apply_control_to_vehicle": self._control,
             "set_actor_transform": self._place,
             "set_actor_location": self._move,
@@ -123,17 +124,24 @@ class Calls:
 
     def _load(self, name: str, *_: Any) -> list[Any]:
         name = name.rsplit("/", 1)[-1]
-        current = self._world.town
+        # Clients load packaged maps and the one this server was started with; files of others are none of theirs.
+        loaded = {town.name.rsplit("/", 1)[-1]: town for town in (self._own, self._world.town)}
         if name == _GENERATED and self._generated:
-            town = load_town(_GENERATED, self._generated)
-        elif not name or f"Lite/Maps/{name}" == current.name:
-            town = current
-        else:
+            town = load_town(name, self._generated)
+            self._generated = ""
+        elif not name or name in loaded:
+            town = loaded.get(name, self._world.town)
+        elif name in available_maps():
             town = load_town(*find_map(name))
+        else:
+            raise ConfigError(f"there is no map '{name}'; {did_you_mean(name, self._maps())}")
         self._faults.count_load()
         self._world.begin_episode(town)
         self._loaded()
         return NOTHING
+
+    def _maps(self) -> list[str]:
+        return sorted({*available_maps(), self._own.name.rsplit("/", 1)[-1]})
 
     def _take_opendrive(self, text: str, *_: Any) -> list[Any]:
         self._generated = text
@@ -141,8 +149,9 @@ class Calls:
 
     def _control(self, number: int, control: list[Any]) -> list[Any]:
         throttle, steer, brake, hand_brake, reverse, manual, gear = control
-        pedals = _finite(throttle, steer, brake)
-        self._world.control(number, Controls(*pedals, bool(hand_brake), bool(reverse)), int(gear), bool(manual))
+        throttle, steer, brake = _finite(throttle, steer, brake)
+        controls = Controls(throttle, steer, brake, bool(hand_brake), bool(reverse))
+        self._world.control(number, controls, int(gear), bool(manual))
         return NOTHING
 
     def _place(self, number: int, pose: Any) -> list[Any]:
@@ -169,10 +178,60 @@ class Calls:
         self._world.set_weather(_finite(*weather))
         return NOTHING
 
-    def _command(self, command: list[Any]) -> list[Any]:
-        return failed(f"command {command!r} is not known")
+    def _batch(self, commands: list[Any], *_: Any) -> list[Any]:
+        answers = []
+        for command in commands:
+            try:
+                answers.append(self._command(command))
+            except (TypeError, ValueError, IndexError) as error:
+                answers.append(failed(f"a command that cannot be read ({error})"))
+        return answers
+
+    def _command(self, command: list[Any], spawned: int | None = None) -> list[Any]:
+        """Carry out one command of a batch and return its own answer: the number of the actor, or an error.
+
+        Args:
+            command: its kind and its fields.
+            spawned: the actor just spawned, which is meant where a command names actor 0.
+        """
+        ((kind, fields),) = command
+        if kind == _SPAWN:
+            return self._spawn_command(*fields)
+        method = _COMMANDS.get(kind)
+        if method is None:
+            return failed(f"the lite server does not know the command of kind {kind}")
+        number = spawned if spawned is not None and fields[0] == 0 else fields[0]
+        answer = self.answer(method, [None, number, *fields[1:]])
+        if answer == result(False):
+            return failed(f"unable to destroy actor {number}: it does not exist")
+        return answer if answer[0][0] == 0 and len(answer[0]) > 1 else result(number)
+
+    def _spawn_command(
+        self, description: Any, pose: Any, parent: list[Any], _attachment: int, _bone: str, then: list[Any]
+    ) -> list[Any]:
+        attached = [None, description, pose, *parent[1:]]
+        answer = self.answer("spawn_actor_with_parent" if parent[0] else "spawn_actor", attached)
+        if answer[0][0] == 0:
+            return answer
+        number = answer[0][1][0]
+        for command in then:
+            self._command(command, number)
+        return result(number)
 
 
+# A batch's commands by their kind, as far as they are calls too.
+_SPAWN = 0
+_COMMANDS = {
+    1: "destroy_actor",
+    2: "apply_control_to_vehicle",
+    6: "set_actor_transform",
+    8: "set_actor_target_velocity",
+    9: "set_actor_target_angular_velocity",
+    14: "set_actor_simulate_physics",
+    15: "set_actor_enable_gravity",
+    18: "set_vehicle_light_state",
+    19: "set_actor_location",
+}
 # Calls without a meaning here, whose success a client may rely on.
 _NO_EFFECT = (
     "set_actor_target_angular_velocity",

@@ -22,7 +22,7 @@ F64 = npt.NDArray[np.float64]
 _FARTHEST_M = 250.0
 _NEAREST_M = 0.05
 _NONE = np.zeros(0, dtype=np.intp)
-_LONGEST_M = 4.0  # no vehicle reaches farther from its middle
+_RADIUS_M = 3.5  # no vehicle reaches farther from its middle
 
 
 class Camera:
@@ -42,12 +42,13 @@ class Camera:
         self._turn = rotation_matrix(*mount[3:6])
         self._eye = np.array(mount[:3])
         self._side = width / 2 / self.focal
+        self._slant = math.hypot(1.0, self._side)
         self._axes: list[list[float]] = self._turn.T.tolist()
         right = (np.arange(width) + 0.5 - width / 2) / self.focal
         down = (np.arange(height) + 0.5 - height / 2) / self.focal
-        rays = np.empty((height, width, 3))
-        rays[..., 0], rays[..., 1], rays[..., 2] = 1.0, right[None, :], -down[:, None]
-        rays = (rays @ self._turn.T).reshape(-1, 3)
+        ahead = np.empty((height, width, 3))
+        ahead[..., 0], ahead[..., 1], ahead[..., 2] = 1.0, right[None, :], -down[:, None]
+        rays = (ahead @ self._turn.T).reshape(-1, 3)
         self._rays = np.ascontiguousarray(rays.T.astype(np.float32))  # (3, P), in the frame of the ground
         height_m = mount[2]
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -122,7 +123,9 @@ class Camera:
         centre_N3[:, 2] += extents_N3[:, 2]
         seen_N3 = (centre_N3 - self._eye) @ self._turn
         depth_N = seen_N3[:, 0]
-        visible_N = (np.abs(seen_N3[:, 1]) < depth_N * self._side + 2 * _LONGEST_M) & (depth_N < _FARTHEST_M)
+        # A sphere around the vehicle meets the wedge between the left and the right edge of the picture.
+        visible_N = np.abs(seen_N3[:, 1]) - depth_N * self._side < _RADIUS_M * self._slant
+        visible_N &= depth_N < _FARTHEST_M
         order = np.flatnonzero(visible_N)
         if not order.size:
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 __all__ = ["Car", "Controls", "advance"]
 
@@ -74,10 +75,9 @@ def advance(car: Car, controls: Controls, *, half_length: float, slope: float, d
     drive = push - 9.81 * math.sin(slope) - _DRAG_PER_M * speed * speed
     # Brakes and rolling resistance stop a car and hold it, but do not push it back.
     resistance = braking + _ROLLING_MPS2
+    change = drive - resistance
     if speed == 0.0:
-        change = max(abs(drive) - resistance, 0.0) * math.copysign(1.0, drive)
-    else:
-        change = drive - resistance
+        change = math.copysign(max(abs(drive) - resistance, 0.0), drive)
     new_speed = max(speed + change * delta_s, 0.0)
     mean_speed = (speed + new_speed) / 2
 
@@ -99,7 +99,7 @@ def advance(car: Car, controls: Controls, *, half_length: float, slope: float, d
 
 
 def _steering_share(kmh: float) -> float:
-    for (low, share), (high, next_share) in zip(_STEERING_CURVE, _STEERING_CURVE[1:], strict=False):
+    for (low, share), (high, next_share) in pairwise(_STEERING_CURVE):
         if kmh < high:
             return share + (next_share - share) * (kmh - low) / (high - low)
     return _STEERING_CURVE[-1][1]

@@ -111,7 +111,7 @@ class LaneGraph:
         return found
 
     def conflicts(self, segment: int) -> frozenset[int]:
-        """Return the segments of the same junction that cross or join this one, those from the same lane not among them."""
+        """Return the segments of the same junction that cross or join this one, but none from the same lane."""
         if segment not in self._conflicts:
             here = self.points_N3[self.samples(segment)]
             found = set()
@@ -236,7 +236,7 @@ def _chain(pieces: dict[tuple[int, int, int], _Piece]) -> list[list[tuple[int, i
             return None
         return ways[0]
 
-    joined = {way for key in pieces if (way := continues(key)) is not None}
+    joined = {continues(key) for key in pieces}
     chains = []
     seen: set[tuple[int, int, int]] = set()
     for key in [*(key for key in pieces if key not in joined), *pieces]:  # rings have no first piece: any will do
@@ -271,4 +271,5 @@ def _speed_caps(rows: F64) -> F64:
     travelled = np.linalg.norm(np.diff(rows[:, :3], axis=0), axis=1)
     bend = np.abs(np.diff(rows[:, 4])) / np.maximum(travelled, 0.5)
     bend = np.concatenate([bend, bend[-1:]])
-    return np.sqrt(_LATERAL_MPS2 / np.clip(bend, 2.5e-3, 0.25))
+    caps: F64 = np.sqrt(_LATERAL_MPS2 / np.clip(bend, 2.5e-3, 0.25))
+    return caps

@@ -107,4 +107,5 @@ class Palette:
 
 def _packed(rgb: F64) -> npt.NDArray[np.uint32]:
     red, green, blue = np.moveaxis(np.clip(np.rint(rgb), 0, 255).astype(np.uint32), -1, 0)
-    return blue | green << np.uint32(8) | red << np.uint32(16) | np.uint32(0xFF000000)
+    packed: npt.NDArray[np.uint32] = blue | green << np.uint32(8) | red << np.uint32(16) | np.uint32(0xFF000000)
+    return packed

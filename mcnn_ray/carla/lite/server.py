@@ -45,7 +45,10 @@ class _Server:
             reply(self._calls.answer(method, arguments))
             self._tick()  # the client waits for a frame with the new settings
         else:
-            reply(self._calls.answer(method, arguments))
+            answer = self._calls.answer(method, arguments)
+            if method == "apply_batch" and arguments[2:] == [True]:
+                self._tick()  # the client asked for a frame after the commands
+            reply(answer)
 
     def _tick(self, reply: Callable[[Any], None] = lambda _: None) -> None:
         self._faults.count_tick()

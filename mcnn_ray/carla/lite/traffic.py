@@ -23,6 +23,7 @@ LanePose = tuple[float, float, float, float, float]  # x, y, z, metres; pitch, y
 DEFAULT_LIMIT_KMH = 30.0
 _SPEED_SHARE = (0.55, 0.85)  # of the limit; CARLA's traffic manager at 30 % below it drives at 0.7
 _ACCELERATION_MPS2, _COMFORT_MPS2, _HARDEST_MPS2 = 2.0, 3.0, 8.0
+_CLOSING_MPS2 = 2 * math.sqrt(_ACCELERATION_MPS2 * _COMFORT_MPS2)
 _HEADWAY_S, _JAM_M, _CLOSEST_M = 1.2, 2.5, 0.3
 _ROUTE = 5  # segments known ahead, the present one among them
 _SIGHT_M = 40.0
@@ -93,7 +94,9 @@ class Traffic:
         self._is_junction: list[bool] = [*(lanes.junction_S >= 0).tolist(), False]
         self._spacing: list[float] = (lanes.length_S / (lanes.count_S - 1)).tolist()
         self._first: list[int] = lanes.first_S.tolist()
-        self._count: list[int] = lanes.count_S.tolist()
+        self._last: list[int] = (lanes.first_S + lanes.count_S - 2).tolist()  # sample that still has one after it
+        self._poses: list[LanePose] = list(map(tuple, lanes.poses_N5.tolist()))
+        self._caps: list[float] = lanes.speed_cap_N.tolist()
 
     def nearest(self, x: float, y: float, z: float, yaw: float) -> tuple[int, float, LanePose]:
         """Return the segment nearest to a pose, how far along it, and the pose there; metres, radians."""
@@ -202,10 +205,10 @@ class Traffic:
         self._holders[segment] = self._holders.get(segment, 0) + 1
 
     def _advance(self, driver: Driver, gap: float, lead: float, delta_s: float) -> None:
-        speed = driver.speed
-        place = driver.offset / self._spacing[driver.route[0]]
-        wanted = min(driver.wanted, float(self._lanes.speed_cap_N[self._first[driver.route[0]] + int(place)]))
-        closing = speed * (_HEADWAY_S + (speed - lead) / (2 * math.sqrt(_ACCELERATION_MPS2 * _COMFORT_MPS2)))
+        speed, segment = driver.speed, driver.route[0]
+        sample = self._first[segment] + int(driver.offset / self._spacing[segment])
+        wanted = min(driver.wanted, self._caps[sample])
+        closing = speed * (_HEADWAY_S + (speed - lead) / _CLOSING_MPS2)
         pressed = (_JAM_M + max(closing, 0.0)) / max(gap, 0.1)
         change = _ACCELERATION_MPS2 * (1 - (speed / wanted) ** 4 - pressed**2)
         new_speed = speed + max(change, -_HARDEST_MPS2) * delta_s
@@ -228,12 +231,17 @@ class Traffic:
 
     def _pose(self, segment: int, offset: float) -> LanePose:
         place = offset / self._spacing[segment]
-        whole = min(int(place), self._count[segment] - 2)
-        part = place - whole
-        at = self._first[segment] + whole
-        before, after = self._lanes.poses_N5[at : at + 2].tolist()
-        x, y, z, pitch, yaw = (low + (high - low) * part for low, high in zip(before, after, strict=True))
-        return x, y, z, pitch, yaw
+        at = min(self._first[segment] + int(place), self._last[segment])
+        part = place - (at - self._first[segment])
+        x, y, z, pitch, yaw = self._poses[at]
+        next_x, next_y, next_z, next_pitch, next_yaw = self._poses[at + 1]
+        return (
+            x + (next_x - x) * part,
+            y + (next_y - y) * part,
+            z + (next_z - z) * part,
+            pitch + (next_pitch - pitch) * part,
+            yaw + (next_yaw - yaw) * part,
+        )
 
 
 def _occupied(drivers: list[Driver]) -> dict[int, list[tuple[float, Driver]]]:

@@ -98,7 +98,7 @@ class World:
             parent: number of the actor it is attached to, 0 for none.
 
         Raises:
-            SimulationError: there is no such blueprint or parent, the attributes make no sense, or a vehicle stands there.
+            SimulationError: there is no such blueprint or parent, an attribute makes no sense, or a vehicle is there.
         """
         blueprint = BLUEPRINTS.get(description[1])
         if blueprint is None:
@@ -361,7 +361,7 @@ class World:
         """Return a camera's pose in the frame of the ground it looks at."""
         if camera.parent:
             return camera.pose
-        x, y, z, pitch, _, roll = camera.pose
+        _, _, z, pitch, _, roll = camera.pose
         return 0.0, 0.0, z - self._frame_below(camera.pose)[2], pitch, 0.0, roll
 
     def _frame_below(self, pose: Pose) -> Pose:
