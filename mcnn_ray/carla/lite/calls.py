@@ -122,7 +122,7 @@ class Calls:
         self._world.settings = settings
         return result(self._world.frame)
 
-    def _load(self, name: str, *_: Any) -> list[Any]:
+    def _load(self, name: str, reset_settings: bool = True, *_: Any) -> list[Any]:
         name = name.rsplit("/", 1)[-1]
         # Clients load packaged maps and the one this server was started with; files of others are none of theirs.
         loaded = {town.name.rsplit("/", 1)[-1]: town for town in (self._own, self._world.town)}
@@ -136,7 +136,7 @@ class Calls:
         else:
             raise ConfigError(f"there is no map '{name}'; {did_you_mean(name, self._maps())}")
         self._faults.count_load()
-        self._world.begin_episode(town)
+        self._world.begin_episode(town, keep_settings=not reset_settings)
         self._loaded()
         return NOTHING
 

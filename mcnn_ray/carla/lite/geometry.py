@@ -8,9 +8,20 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Pose", "boxes_overlap", "compose", "rotation_matrix"]
+__all__ = ["Pose", "boxes_overlap", "compose", "pose_in_degrees", "rotation_matrix", "wrapped"]
 
 Pose = tuple[float, float, float, float, float, float]  # x, y, z in metres; pitch, yaw, roll in degrees
+
+
+def pose_in_degrees(pose: Sequence[float], roll: float = 0.0) -> Pose:
+    """Return a pose from x, y, z, metres, and pitch, yaw and roll in radians."""
+    x, y, z, pitch, yaw = pose
+    return x, y, z, math.degrees(pitch), wrapped(math.degrees(yaw)), math.degrees(roll)
+
+
+def wrapped(degrees: float) -> float:
+    """Return an angle in [-180, 180)."""
+    return (degrees + 180.0) % 360.0 - 180.0
 
 
 def rotation_matrix(pitch_deg: float, yaw_deg: float, roll_deg: float) -> npt.NDArray[np.float64]:

@@ -9,11 +9,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from mcnn_ray.carla.lite.blueprints import CAMERA, COLLISION_SENSOR
 from mcnn_ray.carla.lite.calls import WORLD_STREAM_NUMBER, Calls, failed, result
 from mcnn_ray.carla.lite.faults import Faults
 from mcnn_ray.carla.lite.maps import find_map
+from mcnn_ray.carla.lite.motion import tick
 from mcnn_ray.carla.lite.rpc import HOST, CallProtocol, Streams
+from mcnn_ray.carla.lite.sensors import sensor_message
 from mcnn_ray.carla.lite.town import Town, load_town
 from mcnn_ray.carla.lite.world import World
 from mcnn_ray.errors import SimulationError
@@ -56,7 +57,7 @@ class _Server:
             return
         if self._faults.tick_delay_s:
             time.sleep(self._faults.tick_delay_s)
-        self._world.tick()
+        tick(self._world)
         # The client goes on as soon as it has these two, while its images are drawn.
         self.streams.send(WORLD_STREAM_NUMBER, self._world.state_message())
         reply(result(self._world.frame))
@@ -66,10 +67,11 @@ class _Server:
         for actor in self._world.actors.values():
             if not actor.stream or not self.streams.listened(actor.id):
                 continue
-            if actor.blueprint.id == CAMERA and not self._faults.drops_image():
-                self.streams.send(actor.id, self._world.image(actor))
-            elif actor.blueprint.id == COLLISION_SENSOR and (told := self._world.collision(actor)) is not None:
-                self.streams.send(actor.id, told)
+            if actor.camera is not None and self._faults.drops_image():
+                continue
+            message = sensor_message(self._world, actor)
+            if message is not None:
+                self.streams.send(actor.id, message)
 
     def _map_loaded(self) -> None:
         """Show the new episode, a little after the client has its answer, as it waits for such a frame."""

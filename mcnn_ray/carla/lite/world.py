@@ -1,37 +1,44 @@
-"""The world of the lite server: its actors, its clock, and one tick of it."""
+"""The world of the lite server: its map, its clock, its actors and what clients do to them."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mcnn_ray.carla.lite.actors import Actor, make_camera
 from mcnn_ray.carla.lite.blueprints import AUTOPILOT, BLUEPRINTS, CAMERA, SPECTATOR, Blueprint
-from mcnn_ray.carla.lite.dynamics import Car, Controls, advance
-from mcnn_ray.carla.lite.geometry import Pose, boxes_overlap, compose
+from mcnn_ray.carla.lite.dynamics import Car, Controls
+from mcnn_ray.carla.lite.geometry import Pose, boxes_overlap, compose, pose_in_degrees
 from mcnn_ray.carla.lite.palette import CLEAR, Palette
+from mcnn_ray.carla.lite.sensors import camera_mount
 from mcnn_ray.carla.lite.town import Town
-from mcnn_ray.carla.lite.traffic import DEFAULT_LIMIT_KMH, LanePose, Obstacle, Traffic
-from mcnn_ray.carla.lite.wire import ACTOR_STATE, collision_message, episode_message, image_message, stream_token
+from mcnn_ray.carla.lite.traffic import DEFAULT_LIMIT_KMH, Traffic
+from mcnn_ray.carla.lite.wire import ACTOR_STATE, episode_message, stream_token
 from mcnn_ray.errors import SimulationError
 
 __all__ = ["DEFAULT_DELTA_S", "World"]
 
 DEFAULT_DELTA_S = 0.05
-_MASS_KG = 1500.0
-_REACH_M = 8.0  # vehicles farther apart do not touch
 _ACTIVE = 1
-_MOTION = {
-    "pose": slice(0, 6),
-    "velocity": slice(6, 9),
-    "angular_velocity": slice(9, 12),
-    "acceleration": slice(12, 15),
-}
+# Asynchronous, rendering, no fixed step, and what does not matter here.
+_SETTINGS: tuple[Any, ...] = (False, False, [False], True, 0.01, 10, 0.0, False, 3000.0, 2000.0, True)
 _SPECTATOR = Blueprint(SPECTATOR, ())
+
+
+@dataclass(frozen=True, slots=True)
+class Vehicles:
+    """All vehicles as arrays: numbers, rows in the table of states, half sizes (metres), rows in the palette."""
+
+    ids: npt.NDArray[np.intp]
+    rows: npt.NDArray[np.intp]
+    extents: npt.NDArray[np.float64]
+    colours: npt.NDArray[np.intp]
 
 
 class World:
@@ -49,27 +56,37 @@ class World:
         delta_s: simulated seconds a tick.
         settings: as the client sent them.
         actors: by number, in the order of spawning.
+        vehicles: those of them that drive.
+        free: vehicles that clients drive.
+        driven_rows: of the vehicles that the server drives, in the order of its drivers.
+        attached: actors with a parent.
+        traffic: what drives the server's vehicles.
+        states: ACTOR_STATE, what clients are told of each actor's motion.
+        palette: of the weather.
+        collisions: of this frame: who, with whom, and the impulse it met, N s in the world.
     """
 
     def __init__(self, town: Town, stream_port: int) -> None:
         self.town = town
         self.frame = 0
         self.episode = 0
-        self.settings: list[Any] = [False, False, [False], True, 0.01, 10, 0.0, False, 3000.0, 2000.0, True]
+        self.settings = list(_SETTINGS)
         self._stream_port = stream_port
         self._next_id = 1
         self._colours: list[tuple[float, ...]] = []
         self.begin_episode(town)
 
-    def begin_episode(self, town: Town) -> None:
+    def begin_episode(self, town: Town, *, keep_settings: bool = True) -> None:
         """Start over on a map: no actors but the spectator, time zero, clear weather."""
         self.town = town
+        if not keep_settings:
+            self.settings = list(_SETTINGS)
         self.episode += 1
         self.elapsed_s = 0.0
         self.actors: dict[int, Actor] = {}
         self.traffic = Traffic(town.lanes)
         self.states = np.zeros(0, dtype=ACTOR_STATE)
-        self.collisions: list[tuple[Actor, Actor]] = []
+        self.collisions: list[tuple[Actor, Actor, list[float]]] = []
         self.set_weather(list(CLEAR))
         self.spectator = self._enrol(_SPECTATOR, [0, SPECTATOR, []], (0.0, 0.0, 50.0, -90.0, 0.0, 0.0))
 
@@ -87,7 +104,7 @@ class World:
     def set_weather(self, weather: list[float]) -> None:
         """Set CARLA's 14 weather parameters."""
         self.weather = weather
-        self._palette = Palette(weather, np.array(self._colours or [(0.0, 0.0, 0.0)]))
+        self.palette = Palette(weather, np.array(self._colours or [(0.0, 0.0, 0.0)]))
 
     def spawn(self, description: list[Any], pose: Pose, parent: int = 0) -> Actor:
         """Put an actor into the world.
@@ -109,7 +126,7 @@ class World:
         if blueprint.is_vehicle:
             return self._spawn_vehicle(actor)
         if blueprint.id == CAMERA:
-            actor.camera = make_camera(actor, self._mount(actor))
+            actor.camera = make_camera(actor, camera_mount(self.town, actor.pose, actor.parent))
         return self._enrol(blueprint, description, pose, parent, camera=actor.camera)
 
     def _spawn_vehicle(self, actor: Actor) -> Actor:
@@ -117,7 +134,7 @@ class World:
         driven = actor.attribute("role_name") == AUTOPILOT
         if driven:
             segment, offset, on_lane = self.traffic.nearest(*pose[:3], math.radians(pose[4]))
-            pose = _degrees(on_lane)
+            pose = pose_in_degrees(on_lane)
         for other in self._vehicles():
             if boxes_overlap(pose, actor.blueprint.extent, self.world_pose(other), other.blueprint.extent):
                 raise SimulationError("Spawn failed because of collision at spawn position")
@@ -165,18 +182,20 @@ class World:
     def _index(self) -> None:
         """Keep the tables that a tick needs in step with the actors."""
         vehicles = list(self._vehicles())
-        self._driven_rows = np.array([self.actors[number].row for number in self.traffic.drivers], dtype=np.intp)
-        self._free = [actor for actor in vehicles if actor.car is not None]
-        self._attached = [actor for actor in self.actors.values() if actor.parent]
-        self._vehicle_rows = np.array([actor.row for actor in vehicles], dtype=np.intp)
-        self._vehicle_ids = np.array([actor.id for actor in vehicles], dtype=np.intp)
-        self._extents = np.array([actor.blueprint.extent for actor in vehicles]).reshape(-1, 3)
+        self.driven_rows = np.array([self.actors[number].row for number in self.traffic.drivers], dtype=np.intp)
+        self.free = [actor for actor in vehicles if actor.car is not None]
+        self.attached = [actor for actor in self.actors.values() if actor.parent]
         colours = [tuple(_colour(actor.attribute("color"))) for actor in vehicles]
         known = list(dict.fromkeys([*self._colours, *colours]))
         if known != self._colours:
             self._colours = known[-256:]
             self.set_weather(self.weather)
-        self._colour_rows = np.array([self._colours.index(colour) for colour in colours], dtype=np.intp)
+        self.vehicles = Vehicles(
+            ids=np.array([actor.id for actor in vehicles], dtype=np.intp),
+            rows=np.array([actor.row for actor in vehicles], dtype=np.intp),
+            extents=np.array([actor.blueprint.extent for actor in vehicles]).reshape(-1, 3),
+            colours=np.array([self._colours.index(colour) for colour in colours], dtype=np.intp),
+        )
 
     def _vehicles(self) -> Iterator[Actor]:
         return (actor for actor in self.actors.values() if actor.blueprint.is_vehicle)
@@ -198,13 +217,13 @@ class World:
         """
         actor = self._actor(number)
         if actor.autopilot:
-            pose = _degrees(self.traffic.move(number, *pose[:3], math.radians(pose[4])).pose)
+            pose = pose_in_degrees(self.traffic.move(number, *pose[:3], math.radians(pose[4])).pose)
             self._index()
         actor.pose = pose
         if actor.car is not None:
             actor.car.x, actor.car.y, actor.car.yaw = pose[0], pose[1], math.radians(pose[4])
         if actor.camera is not None:
-            actor.camera = make_camera(actor, self._mount(actor))
+            actor.camera = make_camera(actor, camera_mount(self.town, actor.pose, actor.parent))
         self.states[actor.row]["pose"] = self.world_pose(actor)
 
     def set_velocity(self, number: int, velocity: tuple[float, float, float]) -> None:
@@ -250,131 +269,9 @@ class World:
             raise SimulationError(f"unable to find actor {number}: it does not exist or is destroyed")
         return actor
 
-    def tick(self) -> None:
-        """Move everything on by one frame."""
-        delta_s = self.delta_s
-        self.frame += 1
-        self.elapsed_s += delta_s
-        self.collisions = []
-        before = [(actor, actor.pose) for actor in self._free]
-        for actor in self._free:
-            self._drive(actor, delta_s)
-        if self._driven_rows.size:
-            self._let_traffic_drive(delta_s)
-        for actor, pose in before:
-            self._collide(actor, pose)
-        for actor in self._attached:
-            self.states[actor.row]["pose"] = self.world_pose(actor)
-
-    def _drive(self, actor: Actor, delta_s: float) -> None:
-        car = actor.car
-        assert car is not None
-        if actor.frozen:
-            return
-        slope = self.town.ground(car.x, car.y, actor.pose[2])
-        pitch, roll = slope.tilt(car.yaw)
-        advance(car, actor.controls, half_length=actor.blueprint.extent[0], slope=pitch, delta_s=delta_s)
-        actor.pose = _degrees((car.x, car.y, slope.height(car.x, car.y), pitch, car.yaw), roll)
-        self._write_motion(actor, car, pitch)
-
-    def _write_motion(self, actor: Actor, car: Car, pitch: float) -> None:
-        course = car.yaw + car.slip
-        cos, sin, up = math.cos(course), math.sin(course), math.tan(pitch)
-        state = self.states[actor.row]
-        state["pose"] = actor.pose
-        state["velocity"] = car.speed * cos, car.speed * sin, car.speed * up
-        across = car.speed * car.yaw_rate
-        state["acceleration"] = car.acceleration * cos - across * sin, car.acceleration * sin + across * cos, 0.0
-        state["angular_velocity"] = 0.0, 0.0, math.degrees(car.yaw_rate)
-
-    def _let_traffic_drive(self, delta_s: float) -> None:
-        others = [
-            Obstacle(*actor.pose[:3], math.radians(actor.pose[4]), *actor.blueprint.extent[:2], actor.car.speed)
-            for actor in self._free
-            if actor.car is not None
-        ]
-        rows, states = self._driven_rows, self.states
-        motions = []
-        for driver, before in zip(self.traffic.step(delta_s, others), states["pose"][rows, 4].tolist(), strict=True):
-            pose = _degrees(driver.pose)
-            pitch, yaw = driver.pose[3:]
-            cos, sin, up = math.cos(yaw), math.sin(yaw), math.tan(pitch)
-            speed, push = driver.speed, driver.acceleration
-            turned = _wrapped(pose[4] - before) / delta_s
-            motions.append(
-                (*pose, speed * cos, speed * sin, speed * up, 0.0, 0.0, turned, push * cos, push * sin, push * up)
-            )
-        motions_N15 = np.array(motions)
-        for name, columns in _MOTION.items():
-            states[name][rows] = motions_N15[:, columns]
-
-    def _collide(self, actor: Actor, before: Pose) -> None:
-        """Stop a vehicle that has driven into another where it was before."""
-        car, extent = actor.car, actor.blueprint.extent
-        assert car is not None
-        offsets = np.abs(self.states["pose"][self._vehicle_rows, :2] - (car.x, car.y))
-        for number in self._vehicle_ids[offsets.max(axis=1) < _REACH_M].tolist():
-            other = self.actors[number]
-            there = self.world_pose(other)
-            if other is actor or not boxes_overlap(actor.pose, extent, there, other.blueprint.extent):
-                continue
-            self.collisions.append((actor, other))
-            if not boxes_overlap(before, extent, there, other.blueprint.extent):
-                actor.pose = before
-                car.x, car.y, car.yaw = before[0], before[1], math.radians(before[4])
-                car.speed = car.yaw_rate = 0.0
-                self._write_motion(actor, car, math.radians(before[3]))
-
     def state_message(self) -> bytes:
         """Return the message of the world's stream."""
         return episode_message(self.frame, self.elapsed_s, self.delta_s, self.episode, self.states, wall_s=time.time())
-
-    def image(self, camera: Actor) -> bytes:
-        """Return what a camera sees, as its stream's message."""
-        assert camera.camera is not None
-        parent = self.actors.get(camera.parent)
-        frame = self.world_pose(parent) if parent is not None else self._frame_below(camera.pose)
-        seen = self._vehicle_ids != camera.parent
-        pixels = camera.camera.see(
-            frame,
-            self.town.raster,
-            self._palette,
-            self.states["pose"][self._vehicle_rows[seen]],
-            self._extents[seen],
-            self._colour_rows[seen],
-        )
-        pose = self.states["pose"][camera.row].tolist()
-        return image_message(self.frame, self.elapsed_s, pose, camera.camera.fov_deg, pixels)
-
-    def collision(self, sensor: Actor) -> bytes | None:
-        """Return what a collision sensor has to tell of this frame, None if nothing."""
-        for actor, other in self.collisions:
-            for own, met in ((actor, other), (other, actor)):
-                if own.id == sensor.parent:
-                    speed = np.linalg.norm(self.states[met.row]["velocity"] - self.states[own.row]["velocity"])
-                    impulse = [_MASS_KG * float(speed), 0.0, 0.0]
-                    pose = self.states["pose"][sensor.row].tolist()
-                    return collision_message(self.frame, self.elapsed_s, pose, own.told(), met.told(), impulse)
-        return None
-
-    def _mount(self, camera: Actor) -> Pose:
-        """Return a camera's pose in the frame of the ground it looks at."""
-        if camera.parent:
-            return camera.pose
-        _, _, z, pitch, _, roll = camera.pose
-        return 0.0, 0.0, z - self._frame_below(camera.pose)[2], pitch, 0.0, roll
-
-    def _frame_below(self, pose: Pose) -> Pose:
-        return pose[0], pose[1], self.town.ground(*pose[:3]).z, 0.0, pose[4], 0.0
-
-
-def _degrees(pose: LanePose, roll: float = 0.0) -> Pose:
-    x, y, z, pitch, yaw = pose
-    return x, y, z, math.degrees(pitch), _wrapped(math.degrees(yaw)), math.degrees(roll)
-
-
-def _wrapped(degrees: float) -> float:
-    return (degrees + 180.0) % 360.0 - 180.0
 
 
 def _colour(text: str) -> list[float]:
