@@ -76,14 +76,18 @@ class Streams:
     """Who listens to which stream.
 
     A client connects once a stream, sends the stream's number (u32) and then only reads.
+
+    Attributes:
+        awaited: streams that a client has asked the address of and not yet connected to.
     """
 
     def __init__(self) -> None:
         self._listeners: dict[int, list[asyncio.Transport]] = {}
+        self.awaited: set[int] = set()
 
     def protocol(self) -> asyncio.Protocol:
         """Return what handles a new connection."""
-        return _StreamProtocol(self._listeners)
+        return _StreamProtocol(self._listeners, self.awaited)
 
     def listened(self, stream: int) -> bool:
         """Return whether anyone listens."""
@@ -98,8 +102,9 @@ class Streams:
 
 
 class _StreamProtocol(asyncio.Protocol):
-    def __init__(self, listeners: dict[int, list[asyncio.Transport]]) -> None:
+    def __init__(self, listeners: dict[int, list[asyncio.Transport]], awaited: set[int]) -> None:
         self._listeners = listeners
+        self._awaited = awaited
         self._transport: asyncio.Transport | None = None
         self._received = b""
         self._stream: int | None = None
@@ -114,6 +119,7 @@ class _StreamProtocol(asyncio.Protocol):
             if len(self._received) >= 4:
                 (self._stream,) = struct.unpack("<I", self._received[:4])
                 self._listeners.setdefault(self._stream, []).append(self._transport)
+                self._awaited.discard(self._stream)
 
     def connection_lost(self, exception: Exception | None) -> None:
         if self._stream is not None and self._transport is not None:

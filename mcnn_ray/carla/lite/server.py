@@ -22,6 +22,7 @@ from mcnn_ray.errors import SimulationError
 __all__ = ["serve"]
 
 _SETTLE_S = 0.05
+_CONNECT_S, _CONNECT_TRIES = 0.002, 500
 _FREE_PORT_TRIES = 50
 
 
@@ -41,15 +42,29 @@ class _Server:
         if method == "tick_cue" and self._faults.fails(method):
             reply(failed("tick_cue failed, as this server was told to"))
         elif method == "tick_cue":
-            self._tick(reply)
+            if self.streams.awaited:
+                self._waiting = asyncio.get_running_loop().create_task(self._tick_when_heard(reply))
+            else:
+                self._tick(reply)
         elif method == "set_episode_settings":
             reply(self._calls.answer(method, arguments))
             self._tick()  # the client waits for a frame with the new settings
         else:
+            if method == "get_sensor_token" and isinstance(arguments[-1], int):
+                self.streams.awaited.add(arguments[-1])
             answer = self._calls.answer(method, arguments)
             if method == "apply_batch" and arguments[2:] == [True]:
                 self._tick()  # the client asked for a frame after the commands
             reply(answer)
+
+    async def _tick_when_heard(self, reply: Callable[[Any], None]) -> None:
+        """Tick once those have connected who are about to listen, or else they would miss this frame for good."""
+        for _ in range(_CONNECT_TRIES):
+            if not self.streams.awaited:
+                break
+            await asyncio.sleep(_CONNECT_S)
+        self.streams.awaited.clear()
+        self._tick(reply)
 
     def _tick(self, reply: Callable[[Any], None] = lambda _: None) -> None:
         self._faults.count_tick()
