@@ -6,6 +6,7 @@ call says whether the client waits for it and is gone here.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -109,7 +110,7 @@ class Calls:
             return known(*arguments[1:])
         except McnnError as error:
             return failed(str(error))
-        except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError) as error:
+        except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError, struct.error) as error:
             return failed(f"{method}: arguments that cannot be used ({type(error).__name__}: {error})")
 
     def _token(self, stream: int) -> bytes:

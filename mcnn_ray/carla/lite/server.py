@@ -46,13 +46,10 @@ class _Server:
                 self._waiting = asyncio.get_running_loop().create_task(self._tick_when_heard(reply))
             else:
                 self._tick(reply)
-        elif method == "set_episode_settings":
-            reply(self._calls.answer(method, arguments))
-            self._tick()  # the client waits for a frame with the new settings
         else:
-            if method == "get_sensor_token" and isinstance(arguments[-1], int):
-                self.streams.awaited.add(arguments[-1])
             answer = self._calls.answer(method, arguments)
+            if method == "get_sensor_token" and answer[0][0] == 1:
+                self.streams.awaited.add(int(arguments[1]))
             if method == "apply_batch" and arguments[2:] == [True]:
                 self._tick()  # the client asked for a frame after the commands
             reply(answer)

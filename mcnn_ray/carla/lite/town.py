@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from xml.etree import ElementTree
 
 import numpy as np
 
@@ -84,8 +85,11 @@ def load_town(name: str, opendrive: str) -> Town:
     import carla
 
     try:
+        root = ElementTree.fromstring(opendrive)
+        if root.tag != "OpenDRIVE":
+            raise ValueError(f"its outermost element is {root.tag}")
         lanes = read_lanes(carla.Map(name, opendrive))
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, ElementTree.ParseError) as error:
         raise SimulationError(f"map {name}: {error}; an OpenDRIVE (.xodr) file with driving lanes is needed") from None
     return Town(f"Lite/Maps/{name}", opendrive, lanes, draw_raster(lanes), _spawn_points(lanes))
 
