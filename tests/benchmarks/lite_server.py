@@ -1,7 +1,7 @@
 """How fast an environment step through the CARLA client and the lite server is.
 
-A step: apply_control, tick, and the 48 x 48 image of that frame; 20 vehicles of traffic. Client and server are a process
-each. Prints one line of JSON; run it on an idle machine:
+A step: apply_control, tick, and the 48 x 48 image of that frame; 20 vehicles of traffic. Client and server are a
+process each. Prints one line of JSON; run it on an idle machine:
 
     python tests/benchmarks/lite_server.py --map HighwayLoop --steps 3000
 """
@@ -39,6 +39,10 @@ for spot in spots:
     if count == VEHICLES:
         break
 
+def server_seconds():
+    fields = open("/proc/SERVER/stat").read().rsplit(")", 1)[1].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
 def step():
     # The speed of the traffic, so that it stays in the picture.
     slow = ego.get_velocity().length() < 6.0
@@ -52,11 +56,10 @@ for _ in range(100):
 rounds = []
 for _ in range(ROUNDS):
     busy, started = time.process_time(), time.perf_counter()
-    server = sum(map(int, open(f"/proc/{SERVER}/stat").read().rsplit(")", 1)[1].split()[11:13])) / os.sysconf("SC_CLK_TCK")
+    server = server_seconds()
     for _ in range(STEPS):
         step()
-    after = sum(map(int, open(f"/proc/{SERVER}/stat").read().rsplit(")", 1)[1].split()[11:13])) / os.sysconf("SC_CLK_TCK")
-    rounds.append([time.perf_counter() - started, time.process_time() - busy, after - server])
+    rounds.append([time.perf_counter() - started, time.process_time() - busy, server_seconds() - server])
 print(json.dumps([count, rounds]))
 """
 
@@ -70,10 +73,11 @@ def main():
     flags = parser.parse_args()
     with lite_server("--map", flags.map) as (port, process):
         program = CLIENT
-        for name, value in (("VEHICLES", flags.vehicles), ("ROUNDS", flags.rounds), ("STEPS", flags.steps)):
+        settings = {"VEHICLES": flags.vehicles, "ROUNDS": flags.rounds, "STEPS": flags.steps, "SERVER": process.pid}
+        for name, value in settings.items():
             program = program.replace(name, str(value))
         started = time.monotonic()
-        count, rounds = run_client(port, program.replace("{SERVER}", str(process.pid)), timeout_s=20.0)
+        count, rounds = run_client(port, program, timeout_s=20.0)
         memory = psutil.Process(process.pid).memory_info().rss
     best = min(rounds)
     result = {

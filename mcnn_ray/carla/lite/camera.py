@@ -145,12 +145,12 @@ class Camera:
         A few boxes at a time are faster one by one than as arrays.
         """
         boxes, places = [], []
+        (fx, fy, fz), (rx, ry, rz), (ux, uy, uz) = self._axes
         for box, ((depth, right, up), (ex, ey, ez), c, s) in enumerate(zip(seen, extents, cosines, sines, strict=True)):
             # Half sizes along the camera's axes of the box that encloses the vehicle's there.
-            deep, wide, tall = (
-                abs(c * forward + s * across) * ex + abs(c * across - s * forward) * ey + abs(above) * ez
-                for forward, across, above in self._axes
-            )
+            deep = abs(c * fx + s * fy) * ex + abs(c * fy - s * fx) * ey + abs(fz) * ez
+            wide = abs(c * rx + s * ry) * ex + abs(c * ry - s * rx) * ey + abs(rz) * ez
+            tall = abs(c * ux + s * uy) * ex + abs(c * uy - s * ux) * ey + abs(uz) * ez
             if depth + deep < _NEAREST_M:
                 continue
             near, far = self.focal / max(depth - deep, _NEAREST_M), self.focal / (depth + deep)

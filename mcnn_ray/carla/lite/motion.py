@@ -12,6 +12,7 @@ from mcnn_ray.carla.lite.actors import Actor
 from mcnn_ray.carla.lite.dynamics import Car, advance
 from mcnn_ray.carla.lite.geometry import Pose, boxes_overlap, pose_in_degrees, wrapped
 from mcnn_ray.carla.lite.traffic import Obstacle
+from mcnn_ray.carla.lite.wire import MOTION
 
 if TYPE_CHECKING:
     from mcnn_ray.carla.lite.world import World
@@ -20,12 +21,6 @@ __all__ = ["tick"]
 
 _MASS_KG = 1500.0
 _REACH_M = 8.0  # vehicles farther apart do not touch
-_MOTION = {
-    "pose": slice(0, 6),
-    "velocity": slice(6, 9),
-    "angular_velocity": slice(9, 12),
-    "acceleration": slice(12, 15),
-}
 
 
 def tick(world: World) -> None:
@@ -60,12 +55,13 @@ def _drive(world: World, actor: Actor, delta_s: float) -> None:
 def _write_motion(states: npt.NDArray[np.void], actor: Actor, car: Car, pitch: float) -> None:
     course = car.yaw + car.slip
     cos, sin, up = math.cos(course), math.sin(course), math.tan(pitch)
-    state = states[actor.row]
-    state["pose"] = actor.pose
-    state["velocity"] = car.speed * cos, car.speed * sin, car.speed * up
     across = car.speed * car.yaw_rate
-    state["acceleration"] = car.acceleration * cos - across * sin, car.acceleration * sin + across * cos, 0.0
-    state["angular_velocity"] = 0.0, 0.0, math.degrees(car.yaw_rate)
+    states.view(MOTION)["motion"][actor.row] = (
+        *actor.pose,
+        *(car.speed * cos, car.speed * sin, car.speed * up),
+        *(0.0, 0.0, math.degrees(car.yaw_rate)),
+        *(car.acceleration * cos - across * sin, car.acceleration * sin + across * cos, 0.0),
+    )
 
 
 def _let_traffic_drive(world: World, delta_s: float) -> None:
@@ -85,9 +81,7 @@ def _let_traffic_drive(world: World, delta_s: float) -> None:
         motions.append(
             (*pose, speed * cos, speed * sin, speed * up, 0.0, 0.0, turned, push * cos, push * sin, push * up)
         )
-    motions_N15 = np.array(motions)
-    for name, columns in _MOTION.items():
-        states[name][rows] = motions_N15[:, columns]
+    states.view(MOTION)["motion"][rows] = motions
 
 
 def _collide(world: World, actor: Actor, before: Pose) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import socket
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -40,8 +41,7 @@ class CallProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the connection."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = _without_delay(transport)
 
     def data_received(self, data: bytes) -> None:
         """Answer every call that is whole by now."""
@@ -60,6 +60,14 @@ class CallProtocol(asyncio.Protocol):
         if number is not None and self._transport is not None and not self._transport.is_closing():
             garbage = self._garble()
             self._transport.write(msgpack.packb([_RESPONSE, number, None, result]) if garbage is None else garbage)
+
+
+def _without_delay(transport: asyncio.BaseTransport) -> asyncio.Transport:
+    """Let a small answer not wait until the one before it is acknowledged, which would take 40 ms."""
+    assert isinstance(transport, asyncio.Transport)
+    # asyncio does so itself, but not for sockets it did not make.
+    transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return transport
 
 
 def _call(message: Any) -> tuple[str, list[Any], int | None]:
@@ -110,8 +118,7 @@ class _StreamProtocol(asyncio.Protocol):
         self._stream: int | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = _without_delay(transport)
 
     def data_received(self, data: bytes) -> None:
         if self._stream is None and self._transport is not None:

@@ -61,7 +61,7 @@ class Driver:
         speed: m/s.
         acceleration: m/s2.
         pose: of its middle on the road.
-        starts: metres ahead that each segment of the route begins.
+        starts: metres ahead that each segment of the route begins, as far as it sees.
         held: segments of junctions that others must keep out of for it.
     """
 
@@ -159,6 +159,8 @@ class Traffic:
         for segment in driver.route:
             starts.append(begins)
             begins += self._length[segment]
+            if begins > _SIGHT_M:
+                break
 
     def _blocked(self, other: Obstacle) -> list[tuple[int, float, float]]:
         """Return the segments an obstacle stands on: number, metres along it to its rear, speed along it."""
@@ -183,7 +185,7 @@ class Traffic:
         coming = []
         for index, driver in enumerate(drivers):
             stopping = driver.speed**2 / (2 * _COMFORT_MPS2) + 8.0
-            for segment, begins in zip(driver.route, driver.starts, strict=True):
+            for segment, begins in zip(driver.route, driver.starts, strict=False):
                 if begins > stopping:
                     break
                 if begins > 0 and self._is_junction[segment] and segment not in driver.held:
@@ -249,8 +251,7 @@ def _occupied(drivers: list[Driver]) -> dict[int, list[tuple[float, Driver]]]:
     on: dict[int, list[tuple[float, Driver]]] = {}
     for driver in drivers:
         for segment, begins in zip(driver.route[:2], driver.starts, strict=False):
-            if begins < _SIGHT_M:
-                on.setdefault(segment, []).append((begins, driver))
+            on.setdefault(segment, []).append((begins, driver))
     return on
 
 
@@ -261,19 +262,19 @@ def _gap(
 
     Vehicles about to enter a segment of its route count as if they were on it, so that two lanes merge.
     """
-    nearest = (_FREE_M, 0.0)
+    gap, lead = _FREE_M, 0.0
     half_length = driver.half_length
-    for segment, begins in zip(driver.route, driver.starts, strict=True):
-        if begins > _SIGHT_M:
-            break
+    for segment, begins in zip(driver.route, driver.starts, strict=False):
         if segment < 0:  # a dead end
-            return min(nearest, (begins - half_length, 0.0))
+            return min((gap, lead), (begins - half_length, 0.0))
         for other_begins, other in on.get(segment, ()):
             ahead = begins - other_begins
             # Of two as far from a merge the one spawned first goes first.
             if ahead > 0 or (ahead == 0 and other.actor < driver.actor):
-                nearest = min(nearest, (ahead - half_length - other.half_length, other.speed))
+                ahead -= half_length + other.half_length
+                if ahead < gap:
+                    gap, lead = ahead, other.speed
         for blocked_segment, along, speed in blocked:
-            if blocked_segment == segment and begins + along > 0:
-                nearest = min(nearest, (begins + along - half_length, speed))
-    return nearest
+            if blocked_segment == segment and 0 < begins + along < gap + half_length:
+                gap, lead = begins + along - half_length, speed
+    return gap, lead

@@ -17,6 +17,7 @@ __all__ = [
     "ACTOR_STATE",
     "CAMERA_STREAM",
     "COLLISION_STREAM",
+    "MOTION",
     "PROTOCOL_VERSION",
     "WORLD_STREAM",
     "collision_message",
@@ -51,6 +52,16 @@ ACTOR_STATE = np.dtype(
         ("failure_state", "u1"),
         ("unused", "V24"),
     ]
+)
+
+# Pose, velocity, angular velocity and acceleration lie together: written as one.
+MOTION = np.dtype(
+    {
+        "names": ["motion"],
+        "formats": [("<f4", 15)],
+        "offsets": [ACTOR_STATE.fields["pose"][1] if ACTOR_STATE.fields else 0],
+        "itemsize": ACTOR_STATE.itemsize,
+    }
 )
 
 _SENSOR_HEADER = struct.Struct("<QQd6f")

@@ -211,3 +211,21 @@ def test_new_client_finds_a_restarted_server():
         with lite_server("--map", "SmallTown", port=port) as (again, _):
             assert again == port
             assert run_client(port, program) == "Lite/Maps/SmallTown"
+
+
+def test_control_and_tick_do_not_wait_for_a_delayed_acknowledgement(highway):
+    quarter = run_client(
+        highway,
+        """
+        world = synchronous(client.load_world("HighwayLoop"))
+        ego = vehicle(world, 5, 0, -90)
+        seconds = []
+        for step in range(40):
+            started = time.perf_counter()
+            ego.apply_control(carla.VehicleControl(throttle=0.1 + 0.1 * (step % 2)))  # an unchanged one is not sent
+            world.tick()
+            seconds.append(time.perf_counter() - started)
+        print(json.dumps(float(np.quantile(seconds, 0.25))))
+        """,
+    )
+    assert quarter < 0.03  # such a delay is 40 ms
