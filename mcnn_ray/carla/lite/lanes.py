@@ -16,7 +16,7 @@ F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
 _STEP_M = 1.0
-_CLEARANCE_M = 2.3  # paths through a junction that come nearer than this cross
+_CLEARANCE_M = 2.6  # paths through a junction that come nearer than this cross
 _LATERAL_MPS2 = 2.5
 _CELL_M, _MOST_CELLS = 8.0, 10_000
 _BROKEN_DASH_M, _BROKEN_PERIOD_M = 3.0, 9.0

@@ -20,9 +20,10 @@ for spot in spots:
 half = np.array([[car.bounding_box.extent.x, car.bounding_box.extent.y] for car in cars])
 
 def circles(poses):  # five circles along each car cover all of it but corners of a decimetre or two
-    x, y, yaw = poses.T
+    x, y, yaw, z = poses.T
     along = (half[:, 0] - half[:, 1])[:, None] * np.linspace(-1, 1, 5)
-    return np.stack([x[:, None] + along * np.cos(yaw)[:, None], y[:, None] + along * np.sin(yaw)[:, None]], -1)
+    level = np.broadcast_to(3 * z[:, None], along.shape)  # what passes over another on a bridge is far from it
+    return np.stack([x[:, None] + along * np.cos(yaw)[:, None], y[:, None] + along * np.sin(yaw)[:, None], level], -1)
 
 nearest, travelled, before = math.inf, 0.0, None
 radii = half[:, 1]
@@ -30,7 +31,7 @@ for _ in range(1000):
     world.tick()
     snapshot = world.get_snapshot()
     found = [snapshot.find(car.id).get_transform() for car in cars]
-    poses = np.array([[t.location.x, t.location.y, math.radians(t.rotation.yaw)] for t in found])
+    poses = np.array([[t.location.x, t.location.y, math.radians(t.rotation.yaw), t.location.z] for t in found])
     if before is not None:
         travelled = travelled + np.linalg.norm(poses[:, :2] - before[:, :2], axis=1)
     before = poses
