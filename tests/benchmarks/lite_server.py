@@ -20,7 +20,6 @@ import psutil
 from tests.carla.lite.processes import lite_server, run_client
 
 CLIENT = """
-import os
 world = synchronous(client.get_world())
 spots = world.get_map().get_spawn_points()
 random.Random(0).shuffle(spots)

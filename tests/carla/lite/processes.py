@@ -12,7 +12,7 @@ import textwrap
 import msgpack
 
 PRELUDE = """
-import hashlib, json, math, queue, random, sys, time
+import hashlib, json, math, os, queue, random, sys, time
 import carla, numpy as np
 client = carla.Client("127.0.0.1", int(sys.argv[1]))
 client.set_timeout(float(sys.argv[2]))
@@ -60,7 +60,9 @@ def lite_server(*flags, port=0):
 
 def run_client(port, program, timeout_s=5.0, status=0):
     """Run a client's program; return what it printed last as JSON."""
-    command = [sys.executable, "-c", PRELUDE + textwrap.dedent(program), str(port), str(timeout_s)]
+    # Without the interpreter's end, at which the client aborts now and then if a sensor still listens.
+    program = f"{PRELUDE}{textwrap.dedent(program)}\nsys.stdout.flush()\nos._exit(0)\n"
+    command = [sys.executable, "-c", program, str(port), str(timeout_s)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == status, (done.returncode, done.stdout, done.stderr)
     return json.loads(done.stdout.splitlines()[-1]) if done.stdout.strip() else None
