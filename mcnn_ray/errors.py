@@ -10,6 +10,7 @@ __all__ = [
     "ConfigError",
     "DatasetError",
     "McnnError",
+    "ServerError",
     "SimulationError",
     "TrackingError",
     "did_you_mean",
@@ -48,6 +49,10 @@ class TrackingError(McnnError):
 
 class SimulationError(McnnError):
     """An environment cannot be made, or breaks its contract in reset or step."""
+
+
+class ServerError(SimulationError):
+    """A simulator's server is away, hangs or answers wrongly; its episode did not fail and can run again elsewhere."""
 
 
 def did_you_mean(name: str, options: Iterable[str]) -> str:
