@@ -1,0 +1,66 @@
+"""What D4RL's two driving tasks fix (d4rl/carla of D4RL, commit 89141a6): maps, starts, horizons, camera, traffic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["CAMERA", "CAR", "IMAGE_SIDE", "SCENARIOS", "VEHICLES", "Scenario"]
+
+Pose = tuple[float, float, float, float, float, float]  # x, y, z in metres; pitch, yaw, roll in degrees
+
+CAR = "vehicle.audi.a2"
+VEHICLES = 20  # beside the car
+IMAGE_SIDE = 48  # pixels
+CAMERA: dict[str, str] = {"image_size_x": str(IMAGE_SIDE), "image_size_y": str(IMAGE_SIDE), "fov": "48"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A driving task.
+
+    Attributes:
+        name: `lane` or `town`.
+        town: D4RL's map.
+        lite_map: the lite server's own map for it, which has what the constants name.
+        horizon: steps of an episode.
+        start: of the car; None draws one of the map's spawn points.
+        vehicles_road: number of the road that the vehicles start on; None draws spawn points.
+        vehicles_lanes: of that road.
+        vehicles_length_m: of that road, where they start.
+        goal: place to reach, metres; None where there is none.
+    """
+
+    name: Literal["lane", "town"]
+    town: str
+    lite_map: str
+    horizon: int
+    start: Pose | None = None
+    vehicles_road: int | None = None
+    vehicles_lanes: tuple[int, ...] = ()
+    vehicles_length_m: float = 0.0
+    goal: tuple[float, float, float] | None = None
+
+
+SCENARIOS = {
+    scenario.name: scenario
+    for scenario in (
+        Scenario(
+            name="lane",
+            town="Town04",
+            lite_map="HighwayLoop",
+            horizon=250,
+            start=(5.0, 0.0, 0.1, 0.0, -90.0, 0.0),
+            vehicles_road=47,
+            vehicles_lanes=(-1, -2, -3, -4),
+            vehicles_length_m=117.0,
+        ),
+        Scenario(
+            name="town",
+            town="Town03",
+            lite_map="SmallTown",
+            horizon=1000,
+            goal=(-13.473097, 134.311234, -0.010433),
+        ),
+    )
+}
