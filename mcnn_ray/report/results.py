@@ -31,6 +31,7 @@ class Row:
         stopped_early: whether its rollouts ended before the others', since it was separated from the best setting.
         subtasks: share of episodes in which each was done, by its name; empty where the environment names none.
         at_least: share of episodes with at least 1, 2, ... subtasks done, up to all of them.
+        simulators: that ran its rollouts.
     """
 
     member: Member
@@ -43,6 +44,7 @@ class Row:
     stopped_early: bool = False
     subtasks: Mapping[str, Interval] = field(default_factory=dict)
     at_least: tuple[Interval, ...] = ()
+    simulators: tuple[str, ...] = ()
 
     @property
     def lost(self) -> int:
@@ -76,6 +78,7 @@ class Row:
             "backbone": self.member.backbone,
             "demonstrations": self.member.demonstrations,
             "steps": self.member.steps,
+            "simulators": list(self.simulators),
         }
 
     def metrics(self) -> dict[str, float]:
@@ -159,4 +162,5 @@ def _row(members: list[Member], records: list[Sequence[EpisodeRecord]], episodes
         at_least=tuple(
             over_starts(done.sum(axis=1) >= count, share_interval) for count in range(1, len(done.columns) + 1)
         ),
+        simulators=tuple(sorted({record.simulator for group in records for record in group})),
     )

@@ -33,6 +33,8 @@ def results_table(rows: Sequence[Row], title: str, notes: Sequence[str] = ()) ->
     first, last = min(row.episode_seeds[0] for row in rows), max(row.episode_seeds[1] for row in rows)
     notes = [*notes, *([_STOPPED] if any(row.stopped_early for row in rows) else [])]
     notes += [_SHARES] if any(row.at_least for row in rows) else []
+    lite = sorted({name for row in rows for name in row.simulators if "lite server" in name})
+    notes += [f"{name}: a simulator of this package, not CARLA; its returns compare with its own only" for name in lite]
     if lost := sum(row.lost for row in rows):
         notes.append(f"{lost} episode{'s' if lost > 1 else ''} lost to processes that died or stalled, and not scored")
     table = Table(

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from mcnn_ray.errors import DatasetError, SimulationError
 from mcnn_ray.policies.base import Policy
 from mcnn_ray.tasks.catalogue import Task
-from mcnn_ray.tasks.environments import environment_id, simulator_versions
+from mcnn_ray.tasks.environments import normalised_score, simulator_name, simulator_versions
 
 __all__ = [
     "EVALUATION_SEED",
@@ -56,7 +56,7 @@ class EpisodeRecord:
         most_isolated_distance: largest distance to the nearest memory on the way, standardised units; None for policies
             without memories.
         mean_memory_weight: mean share of the memories in the actions, in [0, 1]; None likewise.
-        simulator: full id of the environment.
+        simulator: full id of the environment, and for driving the server, its version and map.
         versions: of the packages that the result depends on.
         wall_s: seconds until its end, from the start of those it ran in step with.
         subtasks: which of the things that the environment asked for were done at any step; None where it names none.
@@ -211,12 +211,12 @@ class _Episode:
             task=self._task.id,
             episode_seed=self.seed,
             episode_return=self._return,
-            normalised_score=self._task.normalised_score(self._return),
+            normalised_score=normalised_score(self._task, self._env, self._return),
             success=self._success,
             length=len(self._actions),
             most_isolated_distance=None if told is None else float(told.distance_B.max()),
             mean_memory_weight=None if told is None else float(told.weight_B.mean()),
-            simulator=environment_id(self._task),
+            simulator=simulator_name(self._task, self._env),
             versions=simulator_versions(),
             wall_s=self.wall_s or 0.0,
             subtasks=self._subtasks or None,

@@ -106,6 +106,26 @@ def _kitchen_task(name: str, *datasets: str, **others: Any) -> Task:
     )
 
 
+# Returns of a random policy and of the expert or the data: D4RL, d4rl/carla/__init__.py.
+_D4RL_DRIVING = {
+    "lane": (250, -0.8503839912088142, 1023.5784385429523),
+    "town": (1000, -114.81579500772153, 2440.1772022247314),
+}
+
+
+def _driving_task(name: str, strict: bool) -> Task:
+    horizon, reference_min, reference_max = _D4RL_DRIVING[name]
+    return Task(
+        id=f"carla-{name}-{'strict-' if strict else ''}v0",
+        environment=f"Driving{name.capitalize()}{'Strict' if strict else ''}-v0",
+        datasets=(f"mcnn/driving/{name}-{'strict-' if strict else ''}v0",),
+        horizon=horizon,
+        reference_min=reference_min,
+        reference_max=reference_max,
+        expert="driving",
+    )
+
+
 _TASKS = (
     *(_adroit_task(name, variant) for name in ADROIT_NAMES for variant in ADROIT_VARIANTS),
     *(
@@ -114,6 +134,7 @@ _TASKS = (
     ),
     _kitchen_task("relay-v0", "mcnn/kitchen/relay-v0", control="joint-targets"),
     _kitchen_task("scripted-v0", "mcnn/kitchen/scripted-v0", expert="kitchen"),
+    *(_driving_task(name, strict) for strict in (False, True) for name in _D4RL_DRIVING),
 )
 CATALOGUE: dict[str, Task] = {task.id: task for task in _TASKS}
 

@@ -10,13 +10,15 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box
 
+from mcnn_ray.carla.environment import DrivingEnv
 from mcnn_ray.errors import ConfigError, SimulationError, did_you_mean
 from mcnn_ray.tasks.adroit import D4RLReward
 from mcnn_ray.tasks.catalogue import Task
+from mcnn_ray.tasks.driving import register_driving
 from mcnn_ray.tasks.kitchen import KitchenJointTargets
 from mcnn_ray.tasks.robotics import register_robotics
 
-__all__ = ["environment_id", "make_environment", "simulator_versions"]
+__all__ = ["environment_id", "make_environment", "normalised_score", "simulator_name", "simulator_versions"]
 
 
 def environment_id(task: Task) -> str:
@@ -63,6 +65,7 @@ def make_environment(task: Task, render_mode: str | None = None) -> gym.Env[Any,
     if task.subtasks:
         options["tasks_to_complete"] = list(task.subtasks)
     register_robotics()
+    register_driving()
     try:
         env = gym.make(name, disable_env_checker=True, **options)
     except (gym.error.Error, ModuleNotFoundError) as error:
@@ -94,6 +97,31 @@ def _as_policies_see_it(env: gym.Env[Any, Any], task: Task) -> gym.Env[Any, Any]
     if not isinstance(env.observation_space, Box) or len(env.observation_space.shape) != 1:
         env = gym.wrappers.FlattenObservation(env)
     return KitchenJointTargets(env) if task.control == "joint-targets" else env
+
+
+def simulator_name(task: Task, env: gym.Env[Any, Any]) -> str:
+    """Return what runs a task's episodes: the environment's id, and for driving the server, its version and map.
+
+    Args:
+        task: what `env` was made for.
+        env: has been reset.
+    """
+    name, inner = environment_id(task), env.unwrapped
+    return f"{name} on {inner.simulator}" if isinstance(inner, DrivingEnv) else name
+
+
+def normalised_score(task: Task, env: gym.Env[Any, Any], episode_return: float) -> float | None:
+    """Return `Task.normalised_score`, or None where what ran is not what the references were measured on.
+
+    Args:
+        task: what `env` was made for.
+        env: has run the episode.
+        episode_return: of it.
+    """
+    inner = env.unwrapped
+    if isinstance(inner, DrivingEnv) and not inner.comparable:
+        return None
+    return task.normalised_score(episode_return)
 
 
 def simulator_versions() -> dict[str, str]:
