@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
@@ -11,6 +12,9 @@ from rich import box
 from rich.table import Table
 
 from mcnn_ray.terminal import AsJson, StageProgress, output_console, print_json
+
+if TYPE_CHECKING:
+    from mcnn_ray.data.demonstrations import Demonstrations
 
 __all__ = ["data_app"]
 
@@ -141,7 +145,7 @@ def import_file(
     space = env.action_space
     recorded = read_file(file, horizon).check_actions(space.low, space.high, clip=clip_actions)  # type: ignore[attr-defined]
     write_minari(recorded, dataset, env, description=f"imported from {file.name} by mcnn-ray", overwrite=overwrite)
-    _show(dataset, as_json=False)
+    _show_facts(replace(recorded, source=dataset), as_json=False)
 
 
 @data_app.command()
@@ -167,6 +171,10 @@ def _show(name: str, as_json: bool) -> None:
     else:
         find_task(name)  # says which task or dataset is near
         return
+    _show_facts(data, as_json)
+
+
+def _show_facts(data: Demonstrations, as_json: bool) -> None:
     constant = np.flatnonzero(data.observations_ND.max(0) == data.observations_ND.min(0))
     facts = {
         "dataset": data.source,

@@ -17,6 +17,8 @@ __all__ = ["Demonstrations"]
 Float32Array = npt.NDArray[np.float32]
 Int64Array = npt.NDArray[np.int64]
 
+_CHECKED_ROWS = 4096  # at once
+
 
 @dataclass(frozen=True, kw_only=True)
 class Demonstrations:
@@ -68,7 +70,9 @@ class Demonstrations:
             )
 
     def _check_finite(self, name: str, array: npt.NDArray[Any]) -> None:
-        bad = ~np.isfinite(array.reshape(len(array), -1)).all(1)
+        rows = array.reshape(len(array), -1)
+        starts = range(0, len(rows), _CHECKED_ROWS)
+        bad = np.concatenate([~np.isfinite(rows[start : start + _CHECKED_ROWS]).all(1) for start in starts])
         if bad.any():
             row = int(bad.argmax())
             episode = int(np.searchsorted(self.offsets, row, side="right") - 1)

@@ -32,6 +32,8 @@ from mcnn_ray.tasks.catalogue import Task
 __all__ = ["check_free", "dataset_exists", "read_minari", "task_demonstrations", "write_minari"]
 
 _PROVENANCE_KEY = "mcnn_provenance"
+_BYTES_KEY = "mcnn_observations_in_255ths"  # images in [0, 1], stored as whole numbers: a quarter of the size
+_BLOCK_ROWS = 1024
 _FAULTS = (
     *(OSError, ValueError, TypeError, AttributeError, AssertionError, EOFError, LookupError, NotImplementedError),
     *(ArtifactError, MemoryError, OverflowError, RecursionError),
@@ -121,6 +123,9 @@ def _read(dataset_id: str, observation_key: str | None) -> Demonstrations:
             )
         seen, observation_space = [obs[observation_key] for obs in seen], observation_space[observation_key]
     observations = [_flatten(observation_space, obs, dataset_id) for obs in seen]
+    if dataset.storage.metadata.get(_BYTES_KEY):
+        for obs in observations:
+            obs /= np.float32(255.0)
     return Demonstrations(
         observations_ND=np.concatenate([obs[:n] for obs, n in zip(observations, lengths, strict=True)]),
         actions_NA=np.concatenate(
@@ -157,7 +162,8 @@ def _check_contents(data: Path) -> None:
     main = data / "main_data.hdf5"
     if main.exists():
         with h5py.File(main, "r") as file:
-            check_fits_memory(2 * check_whole_file(file))  # episodes, and the arrays that they are joined to
+            # Episodes, and the arrays that they are joined to; bytes are also turned into numbers four times as long.
+            check_fits_memory((9 if description.get(_BYTES_KEY) else 2) * check_whole_file(file))
 
 
 def _flatten(space: gym.Space[Any], value: Any, dataset_id: str) -> npt.NDArray[np.float32]:
@@ -205,20 +211,22 @@ def write_minari(
             f"{demonstrations.source} has {demonstrations.observations_ND.shape[1]} observation numbers, the "
             f"environment {width}; it was recorded for another task"
         )
+    in_bytes = _in_bytes(demonstrations.observations_ND, env.observation_space)
+    stored = spaces.Box(0, 255, (width,), np.uint8) if in_bytes else spaces.Box(-np.inf, np.inf, (width,), np.float32)
     with _temporary_store(target) as store:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Minari asks for author and e-mail, which we do not know
             dataset = minari.create_dataset_from_buffers(
                 dataset_id,
-                _episode_buffers(demonstrations),
+                _episode_buffers(demonstrations, in_bytes),
                 env=_plain_spec(env),
-                observation_space=spaces.Box(-np.inf, np.inf, (width,), np.float32),
+                observation_space=stored,
                 action_space=env.action_space,
                 description=description,
                 algorithm_name=str(demonstrations.provenance.get("expert", "recorded")),
             )
             provenance = {**demonstrations.provenance, "source": demonstrations.source, "sha256": demonstrations.sha256}
-            dataset.storage.update_metadata({_PROVENANCE_KEY: provenance})
+            dataset.storage.update_metadata({_PROVENANCE_KEY: provenance, _BYTES_KEY: in_bytes})
         target.parent.mkdir(parents=True, exist_ok=True)
         replace_directory(store / dataset_id, target)
     _register_namespace(dataset_id)
@@ -244,28 +252,38 @@ def check_free(dataset_id: str, overwrite: bool) -> None:
         raise ConfigError(f"Minari dataset '{dataset_id}' exists already in {target}; name another or pass --overwrite")
 
 
-def _episode_buffers(demonstrations: Demonstrations) -> list[EpisodeBuffer]:
-    buffers = []
+def _in_bytes(observations_ND: npt.NDArray[np.float32], space: gym.Space[Any]) -> bool:
+    """Tell whether observations are images whose numbers are whole 255ths, and nothing is lost by storing them so."""
+    if not isinstance(space, spaces.Box) or np.any(space.low != 0.0) or not np.isin(space.high, (1.0, 256.0)).all():
+        return False
+    blocks = (observations_ND[start : start + _BLOCK_ROWS] for start in range(0, len(observations_ND), _BLOCK_ROWS))
+    return all(np.array_equal(_bytes(block) / np.float32(255.0), block) for block in blocks)
+
+
+def _bytes(observations: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
+    whole: npt.NDArray[np.uint8] = np.rint(np.clip(observations, 0.0, 1.0) * np.float32(255.0)).astype(np.uint8)
+    return whole
+
+
+def _episode_buffers(demonstrations: Demonstrations, in_bytes: bool) -> Iterator[EpisodeBuffer]:
+    """Yield episodes one by one: images of all of them may not fit the memory twice."""
     for e, (start, stop) in enumerate(zip(demonstrations.offsets[:-1], demonstrations.offsets[1:], strict=True)):
         obs = demonstrations.observations_ND[start:stop]
         finals, successes = demonstrations.final_observations_ED, demonstrations.successes_E
         # Minari stores one observation more than actions; where the source has none, the last is repeated.
-        last = obs[-1:] if finals is None else finals[e : e + 1]
+        seen = np.concatenate([obs, obs[-1:] if finals is None else finals[e : e + 1]])
         ends = np.zeros(stop - start, dtype=bool)
         ends[-1] = True
-        buffers.append(
-            EpisodeBuffer(
-                id=e,
-                observations=np.concatenate([obs, last]),
-                actions=demonstrations.actions_NA[start:stop],
-                rewards=demonstrations.rewards_N[start:stop],
-                terminations=np.zeros(stop - start, dtype=bool),
-                truncations=ends,
-                # As Minari records infos: one more than steps. The step of success is not known here, so all tell it.
-                infos={} if successes is None else {"success": np.full(stop - start + 1, successes[e])},
-            )
+        yield EpisodeBuffer(
+            id=e,
+            observations=_bytes(seen) if in_bytes else seen,
+            actions=demonstrations.actions_NA[start:stop],
+            rewards=demonstrations.rewards_N[start:stop],
+            terminations=np.zeros(stop - start, dtype=bool),
+            truncations=ends,
+            # As Minari records infos: one more than steps. The step of success is not known here, so all tell it.
+            infos={} if successes is None else {"success": np.full(stop - start + 1, successes[e])},
         )
-    return buffers
 
 
 def _plain_spec(env: gym.Env[Any, Any]) -> Any:

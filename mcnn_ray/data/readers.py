@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
+import shutil
 import struct
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -30,7 +32,8 @@ def read_file(path: Path, horizon: int | None = None) -> Demonstrations:
     A folder, .zip or .mjl file is read by `mcnn_ray.data.relay.read_relay`. The other kinds hold arrays `observations`
     (N, D) and `actions` (N, A), maybe `rewards` (N,). Where episodes end is told by `episode_lengths` (E,), or by
     `terminals` and `timeouts` (N,) as in D4RL's v1 files. Steps after the last end are an unfinished episode and are
-    kept as one.
+    kept as one. Large arrays of HDF5 files, as D4RL's images, are copied to a temporary file (in TMPDIR) instead of
+    memory.
 
     Args:
         path: a folder, or a file ending in .npz, .hdf5, .h5, .zip or .mjl.
@@ -79,6 +82,8 @@ def _from_arrays(
     )
 
 
+_MAPPED_BYTES = 256 * 2**20  # arrays of HDF5 files that take more, as float32, are not read into memory
+_BLOCK_BYTES = 16 * 2**20
 _NAMES = ("observations", "actions", "rewards", "episode_lengths", "terminals", "timeouts")
 _FAULTS = (
     *(OSError, ValueError, TypeError, KeyError, EOFError, OverflowError, MemoryError),
@@ -121,8 +126,27 @@ def _read_hdf5(path: Path) -> dict[str, npt.NDArray[Any]]:
         found = {name: own_dataset(file, name) for name in _NAMES if name in names}
         for name, dataset in found.items():
             _check_numeric(name, dataset.dtype)
-        check_fits_memory(sum(dataset.size * (dataset.dtype.itemsize + 4) for dataset in found.values()))
-        return {name: np.asarray(dataset[()]) for name, dataset in found.items()}
+        small = {name: dataset for name, dataset in found.items() if 4 * dataset.size <= _MAPPED_BYTES}
+        check_fits_memory(sum(dataset.size * (dataset.dtype.itemsize + 4) for dataset in small.values()))
+        return {
+            name: np.asarray(dataset[()]) if name in small else _map(name, dataset) for name, dataset in found.items()
+        }
+
+
+def _map(name: str, dataset: h5py.Dataset) -> npt.NDArray[np.float32]:
+    """Return an array as float32 that lies in a file without a name, and in memory only where it is looked at."""
+    free = shutil.disk_usage(tempfile.gettempdir()).free
+    if 4 * dataset.size > free / 2:  # the rest of the machine needs some too
+        raise ValueError(
+            f"'{name}' of shape {dataset.shape} takes {4 * dataset.size / 2**30:.1f} GiB of disk, more than half of "
+            f"the {free / 2**30:.1f} that {tempfile.gettempdir()} has free; set TMPDIR to a folder with more"
+        )
+    rows = max(1, _BLOCK_BYTES * len(dataset) // (4 * dataset.size))
+    with tempfile.TemporaryFile() as file:
+        for start in range(0, len(dataset), rows):
+            file.write(_as_float32(dataset[start : start + rows]).data)
+        file.flush()
+        return np.memmap(file, np.float32, "r", shape=dataset.shape)
 
 
 def _check_numeric(name: str, dtype: np.dtype[Any]) -> None:

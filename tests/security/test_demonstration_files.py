@@ -159,8 +159,8 @@ def soft_to_external(file, other):
         ),
         (lambda f, o: f.create_dataset("observations", (1,), h5py.ref_dtype), "holds object"),
         (lambda f, o: f.create_dataset("observations", (6,), h5py.vlen_dtype(np.float64)), "holds object"),
-        (lambda f, o: f.create_dataset("observations", (10**13, 3), "f8", chunks=(1000, 3)), "GiB of memory"),
-        (lambda f, o: f.create_dataset("observations", (2**40,), "u1", chunks=(1000,)), "GiB of memory"),
+        (lambda f, o: f.create_dataset("observations", (10**13, 3), "f8", chunks=(1000, 3)), "GiB of disk"),
+        (lambda f, o: f.create_dataset("observations", (2**40,), "u1", chunks=(1000,)), "GiB of disk"),
         (lambda f, o: f.create_dataset("observations", data=h5py.Empty("f8")), "cannot be read|is empty"),
     ],
     ids=[
