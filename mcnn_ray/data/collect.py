@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,9 +14,9 @@ import numpy.typing as npt
 
 from mcnn_ray.data.demonstrations import Demonstrations
 from mcnn_ray.data.experts import Expert
-from mcnn_ray.errors import ConfigError
+from mcnn_ray.errors import ConfigError, ServerError
 from mcnn_ray.tasks.catalogue import Task
-from mcnn_ray.tasks.environments import environment_id, make_environment, simulator_versions
+from mcnn_ray.tasks.environments import environment_id, make_environment, simulator_name, simulator_versions
 
 __all__ = ["collect_episodes", "record_episodes"]
 
@@ -23,6 +24,9 @@ Act = Callable[[npt.NDArray[Any], np.random.Generator], npt.NDArray[np.float32]]
 Begin = Callable[[np.random.Generator], None]
 
 _PATIENCE = 10  # episodes that may fail beyond half of all
+_ATTEMPTS = 3  # of an episode whose server failed
+
+logger = logging.getLogger(__name__)
 
 
 def collect_episodes(
@@ -82,6 +86,11 @@ def _expert(
 
         scripted = KitchenExpert(task, env)
         return scripted.act, scripted.begin
+    if name == "driving":
+        from mcnn_ray.carla.expert import DrivingExpert
+
+        driver = DrivingExpert(env)
+        return driver.act, driver.begin
     policy = Expert.load(name)
     if env.observation_space.shape != (policy.obs_dim,):
         raise ConfigError(
@@ -128,11 +137,12 @@ def record_episodes(
 
     Raises:
         ConfigError: most episodes do not reach the least return.
+        SimulationError: the environment fails; a server's failure is borne twice an episode.
     """
     kept: list[_Episode] = []
     left_out: list[int] = []
     for seed in itertools.count(seeds.start):
-        episode = _record(env, seed, act, begin)
+        episode = _record(env, seed, act, begin, _ATTEMPTS)
         if least_return is not None and sum(episode.rewards) < least_return:
             left_out.append(seed)
             if len(left_out) > len(seeds) + _PATIENCE:
@@ -146,6 +156,7 @@ def record_episodes(
             progress(len(kept))
         if len(kept) == len(seeds):
             break
+    simulator = simulator_name(task, env)
     env.close()
     successes = [episode.success for episode in kept if episode.success is not None]
     return Demonstrations(
@@ -155,10 +166,11 @@ def record_episodes(
         offsets=np.cumsum([0, *(len(episode.actions) for episode in kept)], dtype=np.int64),
         final_observations_ED=np.stack([episode.final for episode in kept]),
         successes_E=np.array(successes) if len(successes) == len(kept) else None,
-        source=source,
+        source=source if simulator == environment_id(task) else f"{source}: {simulator}",
         provenance={
             "environment": environment_id(task),
             "reward": task.reward,
+            "simulator": simulator,
             "versions": simulator_versions(),
             **({} if least_return is None else {"least_return": least_return, "seeds_left_out": left_out}),
             **_shares(task, kept),
@@ -166,7 +178,17 @@ def record_episodes(
     )
 
 
-def _record(env: gym.Env[Any, Any], seed: int, act: Act, begin: Begin | None) -> _Episode:
+def _record(env: gym.Env[Any, Any], seed: int, act: Act, begin: Begin | None, attempts: int) -> _Episode:
+    try:
+        return _record_once(env, seed, act, begin)
+    except ServerError as error:
+        if attempts == 1:
+            raise
+        logger.warning("episode seed %d is recorded again; %s", seed, error)
+        return _record(env, seed, act, begin, attempts - 1)
+
+
+def _record_once(env: gym.Env[Any, Any], seed: int, act: Act, begin: Begin | None) -> _Episode:
     # The environment draws its start from default_rng(seed); the noise must not repeat that stream.
     rng = np.random.default_rng((seed, 1))
     obs, _ = env.reset(seed=seed)
