@@ -87,7 +87,10 @@ def _share_table(rows: Sequence[Row], shares: Sequence[Mapping[str, Interval]], 
 
 def _add_columns(table: Table, names: Sequence[str]) -> None:
     for name in ("method", "lambda", "memories", *names):
-        table.add_column(name, justify="left" if name == "method" else "right", no_wrap=True)
+        if name == "method":  # wraps where it has many options, before a number would be cut
+            table.add_column(name, overflow="fold")
+        else:
+            table.add_column(name, justify="right", no_wrap=True)
 
 
 def _setting(row: Row) -> list[str]:

@@ -113,7 +113,10 @@ def test_lost_episodes_count_in_no_share():
 def test_tables_of_seven_subtasks_fit_120_columns_and_others_have_none():
     names = list(KITCHEN_OBJECTS)
     done = [replace(one, subtasks=dict.fromkeys(names, True)) for one in with_subtasks(WHOLE["a"])]
-    member = make_member(method="mcnn+mlp", lambda_=0.01, memory_fraction=0.025, seed=0, steps=1)
+    options = {"width": 32, "predicted": 4, "executed": 2, "denoising_steps": 20, "inference_steps": 5, "warmup": 100}
+    member = make_member(
+        method="mcnn+diff", lambda_=0.01, memory_fraction=0.025, seed=0, steps=1, learning_rate=0.0015, options=options
+    )
     (row,) = summarise({"a": member}, {"a": done}, {"a": 3})
     console = Console(width=120)
     with console.capture() as capture:
