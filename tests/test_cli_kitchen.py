@@ -30,7 +30,8 @@ def mcnn(capsys, monkeypatch):
 def test_imported_logs_train_policies_whose_objects_are_counted_everywhere(mcnn, tmp_path, ray_running):
     for seed in range(3):
         write_mjl(tmp_path / "demos" / f"{seed}.mjl", simulate(seed))
-    status, out, err = mcnn("data", "import", tmp_path / "demos", "mcnn/kitchen/relay-v0", "--task", "kitchen-relay-v0")
+    dataset = ("mcnn/kitchen/relay-v0", "--task", "kitchen-relay-v0", "--overwrite")  # another test's may be there
+    status, out, err = mcnn("data", "import", tmp_path / "demos", *dataset)
     assert status == 0, err
     facts = json.loads(mcnn("data", "info", "kitchen-relay-v0", "--json")[1])
     assert (facts["episodes"], facts["observation_numbers"], facts["action_numbers"]) == (3, 30, 9)
