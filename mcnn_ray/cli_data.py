@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["data_app"]
 
+_SHOWN_COLUMNS = 20
+
 data_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Demonstrations: record, import, look at.")
 
 TaskName = Annotated[str, typer.Argument(help="Catalogue name (mcnn tasks), or ENVIRONMENT@DATASET.")]
@@ -199,6 +201,8 @@ def _show_facts(data: Demonstrations, as_json: bool) -> None:
     table = Table(box=box.SIMPLE_HEAD, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
+    if len(constant) > _SHOWN_COLUMNS:  # of images the sky
+        facts["constant_columns"] = f"{len(constant)}, the first {constant[:_SHOWN_COLUMNS].tolist()}"
     for key, value in facts.items():
         table.add_row(key.replace("_", " "), f"{value:,.2f}" if isinstance(value, float) else str(value))
     output_console.print(table)
