@@ -133,7 +133,7 @@ def left_behind(server):
     return during, (settings.synchronous_mode, len(actors.filter("vehicle.*")) + len(actors.filter("sensor.*")))
 
 
-def failing(server, steps=60, timeout_s=1.0):
+def failing(server, steps=60, timeout_s=5.0):
     """An episode's error, how many seconds it took to come, and whether the environment has let go of the server."""
     env = DrivingEnv("lane", server=server, timeout_s=timeout_s)
     started = time.monotonic()
@@ -159,7 +159,7 @@ def scores(server, task_id, episode_return):
 
 def failing_then_driving(failing_server, server):
     """Digests of an episode after a failed one, on another server, and on that server alone."""
-    env = DrivingEnv("lane", server=failing_server, timeout_s=1.0)
+    env = DrivingEnv("lane", server=failing_server, timeout_s=5.0)
     try:
         digest(env, 5)
         return None
