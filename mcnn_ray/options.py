@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from mcnn_ray.errors import ConfigError, did_you_mean
 
-__all__ = ["Option"]
+__all__ = ["Option", "read_options"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,3 +50,21 @@ class Option:
             most = "" if self.most is None else f" and at most {self.most:g}"
             raise ConfigError(f"option {name} is {value}; it must be {kind} of at least {self.least:g}{most}")
         return int(number) if whole else number
+
+
+def read_options(options: Mapping[str, Option], names: Iterable[str], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return some options' values from a policy's settings, of which more may be given.
+
+    Args:
+        options: of the method, by name.
+        names: of those that are read.
+        given: values by name.
+
+    Raises:
+        KeyError: one is not given.
+        ValueError: one is of another kind or out of range.
+    """
+    try:
+        return {name: options[name].read(name, given[name]) for name in names}
+    except ConfigError as error:
+        raise ValueError(str(error)) from error

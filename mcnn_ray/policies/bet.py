@@ -22,11 +22,11 @@ from mcnn_ray.core.blend import sigma_beta
 from mcnn_ray.core.normalise import ActionScale, Standardiser
 from mcnn_ray.policies.base import Float32Array, draw, episode_generator
 from mcnn_ray.policies.blended import Memories, MemoryPolicy
+from mcnn_ray.policies.parameters import load_parameters, named_arrays, named_parameters
 
 __all__ = ["BetNetwork", "BetPolicy"]
 
 _SHAPE = ("window", "clusters", "layers", "heads", "width")
-_PREFIX = "parameters."
 _STD = 0.02  # of GPT-2's initial weights
 
 
@@ -129,11 +129,8 @@ class BetPolicy(MemoryPolicy):
         self._shape = {key: int(shape[key]) for key in _SHAPE}
         self._window = self._shape["window"]
         self._device = "cpu"
-        self._network = BetNetwork(self.observation_dim, self.action_dim, self._shape).requires_grad_(False).eval()
-        try:
-            self._network.load_state_dict({key: torch.from_numpy(array) for key, array in parameters.items()})
-        except RuntimeError as error:
-            raise ValueError(str(error)) from error
+        self._network = BetNetwork(self.observation_dim, self.action_dim, self._shape)
+        load_parameters(self._network, parameters)
         self._centres_CA: Float32Array = self._network.centres.numpy().copy()
 
     @property
@@ -174,7 +171,7 @@ class BetPolicy(MemoryPolicy):
 
     def network_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the network's parameters and centres by name."""
-        return {_PREFIX + key: tensor.cpu().numpy() for key, tensor in self._network.state_dict().items()}
+        return named_arrays(self._network.state_dict().items())
 
     def network_settings(self) -> dict[str, Any]:
         """Return the network's shape."""
@@ -190,5 +187,5 @@ class BetPolicy(MemoryPolicy):
         settings: dict[str, Any],
     ) -> BetPolicy:
         """Build the policy from its arrays and settings."""
-        parameters = {key.removeprefix(_PREFIX): array for key, array in arrays.items() if key.startswith(_PREFIX)}
-        return cls(card, standardiser, action_scale, settings, parameters, Memories.from_parts(arrays, settings))
+        parameters, memories = named_parameters(arrays), Memories.from_parts(arrays, settings)
+        return cls(card, standardiser, action_scale, settings, parameters, memories)

@@ -24,9 +24,11 @@ from mcnn_ray.core.blend import blend
 from mcnn_ray.core.normalise import ActionScale, Standardiser
 from mcnn_ray.diffusion_options import DIFFUSION_OPTIONS, check_diffusion
 from mcnn_ray.errors import ConfigError
+from mcnn_ray.options import read_options
 from mcnn_ray.policies.base import Float32Array, episode_generator
 from mcnn_ray.policies.blended import Memories, MemoryPolicy
 from mcnn_ray.policies.denoisers import make_denoiser
+from mcnn_ray.policies.parameters import load_parameters, named_arrays, named_parameters
 
 __all__ = ["DiffusionPolicy"]
 
@@ -34,7 +36,6 @@ _SETTINGS = (
     *("network", "width", "time_width", "observed", "predicted", "executed"),
     *("prediction", "denoising_steps", "inference_steps"),
 )
-_PREFIX = "parameters."
 
 
 @dataclass(slots=True)
@@ -85,11 +86,7 @@ class DiffusionPolicy(MemoryPolicy):
         self._executed = slice(self._observed - 1, self._observed - 1 + self._settings["executed"])
         self._device = "cpu"
         self._network = make_denoiser(self.observation_dim, self.action_dim, self._settings)
-        self._network.requires_grad_(False).eval()
-        try:
-            self._network.load_state_dict({key: torch.from_numpy(array) for key, array in parameters.items()})
-        except RuntimeError as error:
-            raise ValueError(str(error)) from error
+        load_parameters(self._network, parameters)
         self._table_S6 = self._network.table.numpy().copy()
         if self._table_S6[0, 0] != self._settings["denoising_steps"] - 1:
             raise ValueError(
@@ -188,7 +185,7 @@ class DiffusionPolicy(MemoryPolicy):
 
     def network_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the network's parameters, and the actions around memories, by name."""
-        arrays = {_PREFIX + key: tensor.cpu().numpy() for key, tensor in self._network.state_dict().items()}
+        arrays = named_arrays(self._network.state_dict().items())
         if self.memories is not None and self._length > 1:
             arrays["memory_chunks"] = self._chunks_MPA
         return arrays
@@ -207,14 +204,13 @@ class DiffusionPolicy(MemoryPolicy):
         settings: dict[str, Any],
     ) -> DiffusionPolicy:
         """Build the policy from its arrays and settings."""
-        parameters = {key.removeprefix(_PREFIX): array for key, array in arrays.items() if key.startswith(_PREFIX)}
         memories, chunks_MPA = Memories.from_parts(arrays, settings), arrays.get("memory_chunks")
-        return cls(card, standardiser, action_scale, settings, parameters, memories, chunks_MPA)
+        return cls(card, standardiser, action_scale, settings, named_parameters(arrays), memories, chunks_MPA)
 
 
 def _read_settings(options: Mapping[str, Any]) -> dict[str, Any]:
+    settings = read_options(DIFFUSION_OPTIONS, _SETTINGS, options)
     try:
-        settings = {name: DIFFUSION_OPTIONS[name].read(name, options[name]) for name in _SETTINGS}
         check_diffusion(settings)
     except ConfigError as error:
         raise ValueError(str(error)) from error

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mcnn_ray.core.normalise import ActionScale, Standardiser
-from mcnn_ray.errors import ConfigError
 from mcnn_ray.methods import METHODS
+from mcnn_ray.options import read_options
 from mcnn_ray.policies.base import Float32Array, Policy, episode_generator
 from mcnn_ray.policies.mlp import Layers, layer_arrays, mlp_layers
 
@@ -131,11 +131,7 @@ class ImplicitPolicy(Policy):
         Raises:
             ValueError: a setting is out of the bounds of its option.
         """
-        options = METHODS["ibc"].options
-        try:
-            search = {name: options[name].read(name, settings[name]) for name in _SEARCH}
-        except ConfigError as error:
-            raise ValueError(str(error)) from error
+        search = read_options(METHODS["ibc"].options, _SEARCH, settings)
         layers = mlp_layers(arrays, sum(name.startswith("layers.") for name in arrays) // 2)
         box = ActionScale(low_A=arrays["box_low"], high_A=arrays["box_high"])
         return cls(card, standardiser, action_scale, layers, box, search)

@@ -18,14 +18,14 @@ import torch
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
 
 from mcnn_ray.core.normalise import ActionScale, Standardiser
-from mcnn_ray.errors import ConfigError
 from mcnn_ray.methods import METHODS
+from mcnn_ray.options import read_options
 from mcnn_ray.policies.base import Float32Array, Policy, draw, episode_generator
+from mcnn_ray.policies.parameters import load_parameters, named_arrays, named_parameters
 
 __all__ = ["LstmGmmNetwork", "LstmGmmPolicy"]
 
 _SHAPE = ("window", "hidden_units", "layers", "modes")
-_PREFIX = "parameters."
 _ACTING_STD = 1e-4  # in place of the learned one
 
 State = tuple[torch.Tensor, torch.Tensor]
@@ -112,16 +112,10 @@ class LstmGmmPolicy(Policy):
         parameters: Mapping[str, npt.NDArray[np.float32]],
     ) -> None:
         super().__init__(card, standardiser, action_scale)
-        options = METHODS[self.kind].options
-        tensors = {key: torch.tensor(array, dtype=torch.float32) for key, array in parameters.items()}
-        try:
-            self._shape = {key: int(options[key].read(key, shape[key])) for key in _SHAPE}
-            with torch.device("meta"):  # no memory is taken for what a file merely says of its size
-                self._network = LstmGmmNetwork(self.observation_dim, self.action_dim, self._shape)
-            self._network.load_state_dict(tensors, assign=True)
-        except (ConfigError, RuntimeError) as error:
-            raise ValueError(str(error)) from error
-        self._network.requires_grad_(False).eval()
+        self._shape = read_options(METHODS[self.kind].options, _SHAPE, shape)
+        with torch.device("meta"):  # no memory is taken for what a file merely says of its size
+            self._network = LstmGmmNetwork(self.observation_dim, self.action_dim, self._shape)
+        load_parameters(self._network, parameters)
         self._device = "cpu"
 
     def start(self, seeds: Sequence[int]) -> list[Any]:
@@ -158,7 +152,7 @@ class LstmGmmPolicy(Policy):
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the network's parameters by name."""
-        return {_PREFIX + key: tensor.cpu().numpy() for key, tensor in self._network.state_dict().items()}
+        return named_arrays(self._network.state_dict().items())
 
     def settings(self) -> dict[str, Any]:
         """Return the network's shape and the window."""
@@ -174,5 +168,4 @@ class LstmGmmPolicy(Policy):
         settings: dict[str, Any],
     ) -> LstmGmmPolicy:
         """Build the policy from its arrays and settings."""
-        parameters = {key.removeprefix(_PREFIX): array for key, array in arrays.items() if key.startswith(_PREFIX)}
-        return cls(card, standardiser, action_scale, settings, parameters)
+        return cls(card, standardiser, action_scale, settings, named_parameters(arrays))

@@ -13,10 +13,9 @@ from mcnn_ray.core.normalise import ActionScale, Standardiser
 from mcnn_ray.policies.backbone import make_backbone
 from mcnn_ray.policies.base import Float32Array
 from mcnn_ray.policies.blended import BlendedPolicy, Memories
+from mcnn_ray.policies.parameters import named_arrays, named_parameters
 
 __all__ = ["ModulePolicy"]
-
-_PREFIX = "parameters."  # of the names of arrays, which a module chooses freely
 
 
 class ModulePolicy(BlendedPolicy):
@@ -74,7 +73,7 @@ class ModulePolicy(BlendedPolicy):
 
     def network_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the parameters by name."""
-        return {_PREFIX + key: parameter.cpu().numpy() for key, parameter in self._module.named_parameters()}
+        return named_arrays(self._module.named_parameters())
 
     def network_settings(self) -> dict[str, Any]:
         """Return the class's name."""
@@ -90,6 +89,5 @@ class ModulePolicy(BlendedPolicy):
         settings: dict[str, Any],
     ) -> ModulePolicy:
         """Build the policy from its arrays and settings, importing the class that these name."""
-        parameters = {key.removeprefix(_PREFIX): array for key, array in arrays.items() if key.startswith(_PREFIX)}
-        memories = Memories.from_parts(arrays, settings)
+        parameters, memories = named_parameters(arrays), Memories.from_parts(arrays, settings)
         return cls(card, standardiser, action_scale, settings["backbone"], parameters, memories)
