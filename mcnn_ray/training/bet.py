@@ -18,6 +18,7 @@ from mcnn_ray.errors import ConfigError
 from mcnn_ray.member import Member
 from mcnn_ray.policies.bet import BetNetwork
 from mcnn_ray.training.data import Shard, TrainingData
+from mcnn_ray.training.learner import copied_state
 from mcnn_ray.training.step_shape import StepCost
 from mcnn_ray.training.windows import WindowLearner
 
@@ -125,7 +126,7 @@ class BetLearner(WindowLearner):
 
     def policy_arrays(self) -> dict[str, npt.NDArray[np.float32]]:
         """Return copies of the network's parameters and centres, by name."""
-        return {key: tensor.cpu().numpy().copy() for key, tensor in self._network.state_dict().items()}
+        return copied_state(self._network)
 
     @classmethod
     def cost(cls, member: Member, dim: int, actions: int) -> StepCost:

@@ -23,7 +23,7 @@ from mcnn_ray.member import Member
 from mcnn_ray.policies.denoisers import make_denoiser
 from mcnn_ray.training.chunks import action_places, chunk_rows, episode_bounds, memory_chunks
 from mcnn_ray.training.data import Shard, TrainingData
-from mcnn_ray.training.learner import Learner
+from mcnn_ray.training.learner import Learner, copied_state
 from mcnn_ray.training.noise import denoising_table, make_scheduler
 from mcnn_ray.training.step_shape import StepCost
 
@@ -144,10 +144,7 @@ class DiffusionLearner(Learner):
         told_BPA = self._network(noisy_BPA, self._network.time(step_B), self.data.obs_ND[observed_BT])
         truth_BPA = noise_BPA if self._tells_noise else clean_BPA
         errors_BPA = self._blended(told_BPA, drawn_B) - truth_BPA
-        count = inside_BP.sum().float()
-        if self.shard is not None:
-            self.shard.sum(count)
-        loss: torch.Tensor = (errors_BPA.square().mean(-1) * inside_BP).sum() / count
+        loss = self.mean_over(errors_BPA.square().mean(-1), inside_BP)
         for group in self.optimisers[0].param_groups:
             group["lr"] = learning_rate_at(step, self.member)
         self.descend(self.optimisers[0], loss)
@@ -172,8 +169,7 @@ class DiffusionLearner(Learner):
 
     def policy_arrays(self) -> dict[str, npt.NDArray[np.float32]]:
         """Return copies of the network's parameters, their means if there are any, and its table, by name."""
-        network = self._network if self._mean is None else self._mean.module
-        return {key: tensor.cpu().numpy().copy() for key, tensor in network.state_dict().items()}
+        return copied_state(self._network if self._mean is None else self._mean.module)
 
     @classmethod
     def cost(cls, member: Member, dim: int, actions: int) -> StepCost:

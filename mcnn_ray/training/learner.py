@@ -20,7 +20,7 @@ from mcnn_ray.training.data import Shard, TrainingData, parts_of
 from mcnn_ray.training.sampling import sample_rows
 from mcnn_ray.training.step_shape import StepCost
 
-__all__ = ["Learner", "LearnerPack"]
+__all__ = ["Learner", "LearnerPack", "copied_state"]
 
 Arrays = dict[str, npt.NDArray[np.generic]]
 
@@ -115,6 +115,18 @@ class Learner(ABC):
                 losses.append(self.learn(drawn_B, step).detach())
         return torch.stack(losses)
 
+    def mean_over(self, values: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
+        """Return this part's share of the mean of those of a batch's values that count, over all workers' parts.
+
+        Args:
+            values: float32, of this part.
+            counted: bool, of the same shape.
+        """
+        count = counted.sum().float()
+        if self.shard is not None:
+            self.shard.sum(count)
+        return (values * counted).sum() / count
+
     def descend(self, optimiser: torch.optim.Optimizer, loss: torch.Tensor) -> None:
         """Step an optimiser down the gradient of a loss, summed over the workers that share the batch."""
         parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
@@ -134,7 +146,7 @@ class Learner(ABC):
 
     def state(self) -> Arrays:
         """Return copies of all that a resumed run needs."""
-        state: Arrays = {key: tensor.cpu().numpy().copy() for key, tensor in self.networks.state_dict().items()}
+        state: Arrays = copied_state(self.networks)
         for i, optimiser in enumerate(self.optimisers):
             for j, values in optimiser.state_dict()["state"].items():
                 state |= {f"optimiser.{i}.{j}.{key}": value.cpu().numpy().copy() for key, value in values.items()}
@@ -241,6 +253,11 @@ class LearnerPack:
             raise
         self.step = step
         self.keep(list(positions))
+
+
+def copied_state(module: torch.nn.Module) -> dict[str, npt.NDArray[Any]]:
+    """Return copies of a module's parameters and buffers, by name."""
+    return {name: tensor.cpu().numpy().copy() for name, tensor in module.state_dict().items()}
 
 
 @contextmanager

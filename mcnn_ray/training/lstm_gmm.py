@@ -11,6 +11,7 @@ import torch
 
 from mcnn_ray.member import Member
 from mcnn_ray.policies.lstm_gmm import LstmGmmNetwork
+from mcnn_ray.training.learner import copied_state
 from mcnn_ray.training.step_shape import StepCost
 from mcnn_ray.training.windows import WindowLearner
 
@@ -37,7 +38,7 @@ class LstmGmmLearner(WindowLearner):
 
     def policy_arrays(self) -> dict[str, npt.NDArray[np.float32]]:
         """Return copies of the network's parameters, by name."""
-        return {key: tensor.cpu().numpy().copy() for key, tensor in self._network.state_dict().items()}
+        return copied_state(self._network)
 
     @classmethod
     def cost(cls, member: Member, dim: int, actions: int) -> StepCost:

@@ -86,9 +86,6 @@ class WindowLearner(Learner):
         valid_BT = self._steps_T < length_B1
         # Beyond an episode's end its last row stands in; no earlier step sees it, and its own loss does not count.
         rows_BT = self._starts_W[drawn_B, None] + torch.minimum(self._steps_T, length_B1 - 1)
-        count = valid_BT.sum().float()
-        if self.shard is not None:
-            self.shard.sum(count)
-        loss = (self._losses(rows_BT, step) * valid_BT).sum() / count
+        loss = self.mean_over(self._losses(rows_BT, step), valid_BT)
         self.descend(self.optimisers[0], loss)
         return loss
