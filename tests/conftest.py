@@ -48,6 +48,15 @@ def pen_demonstrations():
 
 
 @pytest.fixture(scope="session")
+def door_demonstrations():
+    """25 episodes of the packaged door expert."""
+    from mcnn_ray.data.collect import collect_episodes
+    from mcnn_ray.tasks.catalogue import CATALOGUE
+
+    return collect_episodes(CATALOGUE["door-expert-v1"], 25, seed=0)
+
+
+@pytest.fixture(scope="session")
 def pen_dataset(pen_demonstrations):
     """The same as a Minari dataset; its id."""
     from mcnn_ray.data.minari_store import write_minari

@@ -1,8 +1,5 @@
 """Behavior Transformers in training: windows, centres and losses, resuming and sharing, and what comes of it."""
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 import torch
@@ -10,24 +7,17 @@ import torch
 from mcnn_ray.config import SweepConfig
 from mcnn_ray.core.blend import beta_at
 from mcnn_ray.core.normalise import ActionScale, Standardiser
-from mcnn_ray.data.collect import collect_episodes
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.member import make_member
-from mcnn_ray.policies.base import save_policy
 from mcnn_ray.policies.bet import BetPolicy
-from mcnn_ray.policies.loading import load_policy
-from mcnn_ray.rollout.episode import EVALUATION_SEED, run_episodes
 from mcnn_ray.sweep.study import make_study
 from mcnn_ray.tasks.catalogue import CATALOGUE
-from mcnn_ray.tasks.environments import make_environment
 from mcnn_ray.training.bet import BetLearner, action_centres, focal_loss
-from mcnn_ray.training.data import Shard
 from mcnn_ray.training.learners import make_pack
-from mcnn_ray.training.run import train_pack
 from mcnn_ray.training.windows import windows
 from tests.core.test_blend import paper_sigma
+from tests.training.learning import check_continues_to_the_same_bits, episodes, open_doors, trained_by_two
 from tests.training.test_pack import KEYS, one_thread, training_data  # noqa: F401  # a fixture for all tests here
-from tests.training.test_run import Interrupted, stop_at
 
 SMALL = {"window": 4, "clusters": 6, "layers": 2, "heads": 2, "width": 16}
 
@@ -36,13 +26,6 @@ def member(method="bet", steps=200, dropout=0.0, **changes):
     options = {**SMALL, "dropout": dropout, **changes.pop("options", {})}
     values = {"batch_size": 16, "learning_rate": 1e-3, **changes}
     return make_member(method=method, steps=steps, options=options, **values)
-
-
-def data(*lengths):
-    """Made demonstrations of episodes of these lengths."""
-    made = training_data(rows=sum(lengths))
-    made.offsets = np.array([0, *np.cumsum(lengths)])
-    return made
 
 
 def test_windows_are_all_full_ones_of_each_episode_and_short_episodes_whole():
@@ -102,7 +85,7 @@ def expected_loss(learner, drawn, step):
 @pytest.mark.parametrize("step", [0, 150])
 @pytest.mark.parametrize("method", ["bet", "mcnn+bet"])
 def test_loss_is_the_papers_over_all_steps_that_belong_to_episodes(method, step):
-    learner = BetLearner(member(method, batch_size=13, lambda_=1.3, L=0.7), data(7, 3, 1, 9, 2))
+    learner = BetLearner(member(method, batch_size=13, lambda_=1.3, L=0.7), episodes(7, 3, 1, 9, 2))
     learner.networks["bet"].head.weight.data *= 60  # offsets beyond 2, where sigma bends
     drawn = np.arange(learner.choices)
     expected = expected_loss(learner, drawn, step)
@@ -112,7 +95,7 @@ def test_loss_is_the_papers_over_all_steps_that_belong_to_episodes(method, step)
 def test_rows_of_the_next_episode_do_not_matter_to_a_short_one():
     found = []
     for other in (0.0, 5.0):
-        made = data(3, 9)
+        made = episodes(3, 9)
         made.obs_ND[3:] += other
         learner = BetLearner(member(batch_size=7), made)
         for step in range(3):
@@ -135,7 +118,7 @@ def test_paper_preset_is_the_papers_network_and_optimiser():
     }
     assert (one.lambda_, one.L, one.memory_fraction, one.learning_rate, one.batch_size) == (0.1, 1.0, 0.1, 5.5e-5, 256)
     assert make_member(method="mcnn+bet", steps=1, preset="official-code").lambda_ == 1.0
-    learner = BetLearner(make_member(method="bet", steps=1), data(300))
+    learner = BetLearner(make_member(method="bet", steps=1), episodes(300))
     network, (optimiser,) = learner.networks["bet"], learner.optimisers
     assert type(optimiser) is torch.optim.AdamW
     decay = {id(p): group["weight_decay"] for group in optimiser.param_groups for p in group["params"]}
@@ -154,41 +137,12 @@ MEMBERS = [
 
 
 def test_interrupted_training_continues_to_the_bits_of_an_undisturbed_one(tmp_path):
-    lengths, names = (40, 3, 60), ["a", "b"]
-    whole = train_pack(MEMBERS, names, data(*lengths), tmp_path / "whole", 0)
-    for stop in (10, 30):
-        with pytest.raises(Interrupted):
-            train_pack(MEMBERS, names, data(*lengths), tmp_path / "cut", 0, stop_at(stop))
-    resumed = train_pack(MEMBERS, names, data(*lengths), tmp_path / "cut", 0)
-    np.testing.assert_array_equal(resumed.curve_SP, whole.curve_SP)
-    for place in (0, 1):
-        for name, array in whole.pack.parameters(place).items():
-            np.testing.assert_array_equal(resumed.pack.parameters(place)[name], array)
-
-
-def trained_by_two(one, made, steps):
-    """Losses that each of two workers has, who share the batches of a member."""
-    workers = 2
-    barrier, parts = threading.Barrier(workers), [None] * workers
-
-    def sum_over(rank):
-        def add(tensor):
-            parts[rank] = tensor.clone()
-            barrier.wait()
-            tensor.copy_(torch.stack(parts).sum(0))
-            barrier.wait()
-
-        return add
-
-    # One after the other, as they draw their networks from one generator; no draws follow without dropout.
-    packs = [make_pack([one], made, Shard(rank=rank, workers=workers, sum=sum_over(rank))) for rank in range(workers)]
-    with ThreadPoolExecutor(workers) as threads:
-        return list(threads.map(lambda pack: pack.train(steps), packs))
+    check_continues_to_the_same_bits(MEMBERS, lambda: episodes(40, 3, 60), tmp_path, (10, 30))
 
 
 @pytest.mark.parametrize("method", ["bet", "mcnn+bet"])
 def test_shards_of_a_batch_add_up_to_the_whole_though_their_windows_differ_in_length(method):
-    made = data(20, 2, 1, 3, 2, 9)
+    made = episodes(20, 2, 1, 3, 2, 9)
     whole = make_pack([member(method)], made).train(30)
     for losses in trained_by_two(member(method), made, 30):
         np.testing.assert_allclose(losses, whole, rtol=2e-3)
@@ -212,34 +166,16 @@ def test_learns_two_ways_where_the_mean_is_neither():
     assert 0.2 < (side > 0).mean() < 0.8
 
 
-@pytest.fixture(scope="module")
-def demonstrations():
-    """25 episodes of the packaged door expert."""
-    return collect_episodes(CATALOGUE["door-expert-v1"], 25, seed=0)
-
-
 @pytest.mark.parametrize(
     ("values", "least"), [({"method": "bet"}, 2), ({"method": "mcnn+bet", "memory_action": "mean"}, 4)]
 )
-def test_opens_doors_in_8_episodes_after_25_demonstrations(values, least, demonstrations, tmp_path):
+def test_opens_doors_in_8_episodes_after_25_demonstrations(values, least, door_demonstrations, tmp_path):
     """Of 16 episodes with each of three training seeds, `bet` opened 6 to 11 doors, `mcnn+bet` 14 to 16."""
-    task = CATALOGUE["door-expert-v1"]
     options = {"window": 2, "clusters": 4, "layers": 1, "heads": 2, "width": 64, "dropout": 0.0}
-    values = {"task": task.id, "memory_fraction": 0.2, "constant_columns": "ignore", "options": options, **values}
-    values |= {"steps": 500, "batch_size": 64, "learning_rate": 2e-3}
-    config = SweepConfig.parse(values, "test")
-    study, (one,) = make_study(config, task, demonstrations), config.members()
-    study.learn_codebooks([one], tmp_path)
-    pack = make_pack([one], study.training_data(one.data_key, [one.memory_key] if one.memory_key else [], "cpu"))
-    pack.train(one.steps)
-    policy, seeds = study.policy(one, pack.parameters(0)), range(EVALUATION_SEED, EVALUATION_SEED + 8)
-    envs = [make_environment(task) for _ in seeds]
-    rollouts = run_episodes(policy, task, envs, seeds, "x")
+    values = {"memory_fraction": 0.2, "options": options, "steps": 500, "learning_rate": 2e-3, **values}
+    one, _, rollouts = open_doors(values, door_demonstrations, tmp_path)
     assert sum(rollout.record.success for rollout in rollouts) >= least
     assert (rollouts[0].record.mean_memory_weight is None) == (one.method == "bet")
-    save_policy(policy, tmp_path / "policy")
-    again = run_episodes(load_policy(tmp_path / "policy"), task, envs[:1], seeds[:1], "x")
-    np.testing.assert_array_equal(again[0].actions_TA, rollouts[0].actions_TA)
 
 
 def test_heads_that_do_not_divide_the_width_are_refused_where_they_are_asked_for():
@@ -250,7 +186,7 @@ def test_heads_that_do_not_divide_the_width_are_refused_where_they_are_asked_for
 
 
 def test_data_that_cannot_be_learned_from_is_refused_in_a_sentence():
-    made = data(40)
+    made = episodes(40)
     made.actions_NA = made.actions_NA[:5].repeat(8, 1)
     with pytest.raises(ConfigError, match="clusters is 6, but the demonstrations have 5 distinct actions; ask for at"):
         make_pack([member()], made)
@@ -269,13 +205,13 @@ def test_study_refuses_before_anything_starts_what_cannot_be_learned_from(pen_de
 
 
 def test_one_cluster_and_episodes_shorter_than_the_window_train():
-    losses = make_pack([member(options={"clusters": 1, "window": 50})], data(*[3] * 20)).train(60)
+    losses = make_pack([member(options={"clusters": 1, "window": 50})], episodes(*[3] * 20)).train(60)
     assert np.isfinite(losses).all()
     assert losses[-10:].mean() < losses[:10].mean()
 
 
 def test_memory_keys_of_other_members_are_left_alone():
-    made, one = data(60), member("mcnn+bet", lambda_=1.0)
+    made, one = episodes(60), member("mcnn+bet", lambda_=1.0)
     assert one.memory_key == KEYS[0]
     losses = make_pack([one], made).train(5)
     made.distances[KEYS[1]] += 9.0

@@ -1,8 +1,6 @@
 """Diffusion policies in training: chunks, noise, losses, means of weights, resuming, sharing, what comes of it."""
 
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -11,25 +9,19 @@ import torch
 from mcnn_ray.certify import certificate_of
 from mcnn_ray.config import SweepConfig
 from mcnn_ray.core.normalise import ActionScale, Standardiser
-from mcnn_ray.data.collect import collect_episodes
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.member import make_member
-from mcnn_ray.policies.base import save_policy
 from mcnn_ray.policies.diffusion import DiffusionPolicy
-from mcnn_ray.policies.loading import load_policy
-from mcnn_ray.rollout.episode import EVALUATION_SEED, run_episodes
 from mcnn_ray.sweep.study import make_study
 from mcnn_ray.tasks.catalogue import CATALOGUE
-from mcnn_ray.tasks.environments import make_environment
 from mcnn_ray.training.chunks import action_places, chunk_rows, episode_bounds, memory_chunks
-from mcnn_ray.training.data import Shard
 from mcnn_ray.training.diffusion import DiffusionLearner, learning_rate_at
 from mcnn_ray.training.learners import make_pack
 from mcnn_ray.training.noise import denoising_table, make_scheduler, vp_betas
-from mcnn_ray.training.run import train_pack
 from tests.policies.test_diffusion import kept
+from tests.training.learning import check_continues_to_the_same_bits, episodes, open_doors
 from tests.training.test_pack import KEYS, one_thread, training_data  # noqa: F401  # a fixture for all tests here
-from tests.training.test_run import Interrupted, stop_at
+from tests.training.workers import shards, trained_together
 
 CHUNKS = {"width": 16, "time_width": 8, "observed": 2, "predicted": 5, "executed": 3}
 UNET = {**CHUNKS, "network": "unet", "width": 8, "predicted": 8, "warmup": 7, "ema_power": 0.75, "weight_decay": 0.01}
@@ -43,8 +35,7 @@ def member(method="diff", steps=200, **changes):
 
 def data(*lengths):
     """Made demonstrations of episodes of these lengths; every third step is a memory, nearest to those around it."""
-    made = training_data(rows=sum(lengths))
-    made.offsets = np.array([0, *np.cumsum(lengths)])
+    made = episodes(*lengths)
     for key in KEYS:
         made.memory_rows[key] = np.arange(sum(lengths)) // 3 * 3
     return made
@@ -261,37 +252,14 @@ MEMBERS = [member("mcnn+diff", steps=30, lambda_=1.0), member(steps=30, seed=1, 
 
 
 def test_interrupted_training_continues_to_the_bits_of_an_undisturbed_one(tmp_path):
-    lengths, names = (40, 3, 60), ["a", "b"]
-    whole = train_pack(MEMBERS, names, data(*lengths), tmp_path / "whole", 0)
-    for stop in (10, 20):
-        with pytest.raises(Interrupted):
-            train_pack(MEMBERS, names, data(*lengths), tmp_path / "cut", 0, stop_at(stop))
-    resumed = train_pack(MEMBERS, names, data(*lengths), tmp_path / "cut", 0)
-    np.testing.assert_array_equal(resumed.curve_SP, whole.curve_SP)
-    for place in (0, 1):
-        for name, array in whole.pack.parameters(place).items():
-            np.testing.assert_array_equal(resumed.pack.parameters(place)[name], array)
+    check_continues_to_the_same_bits(MEMBERS, lambda: data(40, 3, 60), tmp_path, (10, 20))
 
 
 @pytest.mark.parametrize("one", MEMBERS, ids=["mlp", "unet"])
 def test_shards_of_a_batch_add_up_to_the_whole_with_the_same_noise(one):
-    workers, lengths = 2, (20, 2, 1, 3, 9, 9)
-    barrier, parts = threading.Barrier(workers), [None] * workers
-
-    def sum_over(rank):
-        def add(tensor):
-            parts[rank] = tensor.clone()
-            barrier.wait()
-            tensor.copy_(torch.stack(parts).sum(0))
-            barrier.wait()
-
-        return add
-
+    lengths = (20, 2, 1, 3, 9, 9)
     whole = make_pack([one], data(*lengths))
-    packs = [
-        make_pack([one], data(*lengths), Shard(rank=rank, workers=workers, sum=sum_over(rank)))
-        for rank in range(workers)
-    ]
+    packs = [make_pack([one], data(*lengths), shard) for shard in shards(2)]
 
     def draws(pack, seed):
         torch.manual_seed(seed)
@@ -304,8 +272,7 @@ def test_shards_of_a_batch_add_up_to_the_whole_with_the_same_noise(one):
     for pack in (whole, *packs):
         drawn = iter([draws(pack, seed) for seed in range(15)])
         pack._learners[0]._draws = lambda drawn=drawn: next(drawn)
-    with ThreadPoolExecutor(workers) as threads:
-        found = list(threads.map(lambda pack: pack.train(15), packs))
+    found = trained_together(packs, 15)
     expected = whole.train(15)
     for losses in found:
         np.testing.assert_allclose(losses, expected, rtol=2e-3)
@@ -339,12 +306,6 @@ def test_keeps_two_ways_where_the_mean_is_neither(prediction):
     assert 0.3 < (side > 0).mean() < 0.7
     cloned = make_pack([make_member(method="bc", steps=300, batch_size=128, hidden=(64, 64))], made)
     assert np.sqrt(cloned.train(300)[-50:].mean()) > 0.5  # the distance of both ways from their mean, about
-
-
-@pytest.fixture(scope="module")
-def demonstrations():
-    """25 episodes of the packaged door expert."""
-    return collect_episodes(CATALOGUE["door-expert-v1"], 25, seed=0)
 
 
 def test_options_that_do_not_go_together_are_refused_where_they_are_asked_for():
@@ -396,24 +357,12 @@ def test_episodes_shorter_than_the_chunk_train_beside_longer_ones():
         ({"method": "mcnn+diff", "memory_action": "mean", "options": {"predicted": 4, "executed": 2}}, 4),
     ],
 )
-def test_opens_doors_in_8_episodes_after_25_demonstrations(values, least, demonstrations, tmp_path):
+def test_opens_doors_in_8_episodes_after_25_demonstrations(values, least, door_demonstrations, tmp_path):
     """Of 16 episodes with each of three training seeds, `diff` opened 14 to 16 doors, `mcnn+diff` 15."""
-    task = CATALOGUE["door-expert-v1"]
     options = {"width": 96, "warmup": 50, "ema_power": 0.75, **values.get("options", {})}
-    values = {"task": task.id, "memory_fraction": 0.2, "constant_columns": "ignore", **values, "options": options}
-    values |= {"steps": 600, "batch_size": 64, "learning_rate": 2e-3}
-    config = SweepConfig.parse(values, "test")
-    study, (one,) = make_study(config, task, demonstrations), config.members()
-    study.learn_codebooks([one], tmp_path)
-    pack = make_pack([one], study.training_data(one.data_key, [one.memory_key] if one.memory_key else [], "cpu"))
-    pack.train(one.steps)
-    policy, seeds = study.policy(one, pack.parameters(0)), range(EVALUATION_SEED, EVALUATION_SEED + 8)
-    envs = [make_environment(task) for _ in seeds]
-    rollouts = run_episodes(policy, task, envs, seeds, "x")
+    values = {"memory_fraction": 0.2, "steps": 600, "learning_rate": 2e-3, **values, "options": options}
+    one, policy, rollouts = open_doors(values, door_demonstrations, tmp_path)
     assert sum(rollout.record.success for rollout in rollouts) >= least
     assert (rollouts[0].record.mean_memory_weight is None) == (one.method == "diff")
     if one.method == "mcnn+diff":
-        assert certificate_of([policy], demonstrations.observations_ND, sample=200).holds
-    save_policy(policy, tmp_path / "policy")
-    again = run_episodes(load_policy(tmp_path / "policy"), task, envs[:1], seeds[:1], "x")
-    np.testing.assert_array_equal(again[0].actions_TA, rollouts[0].actions_TA)
+        assert certificate_of([policy], door_demonstrations.observations_ND, sample=200).holds

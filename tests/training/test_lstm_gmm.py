@@ -9,24 +9,17 @@ import torch
 
 from mcnn_ray.config import SweepConfig
 from mcnn_ray.core.normalise import ActionScale, Standardiser
-from mcnn_ray.data.collect import collect_episodes
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.member import make_member
-from mcnn_ray.policies.base import save_policy
-from mcnn_ray.policies.loading import load_policy
 from mcnn_ray.policies.lstm_gmm import LstmGmmPolicy
 from mcnn_ray.policies.mlp import MlpPolicy
-from mcnn_ray.rollout.episode import EVALUATION_SEED, run_episodes
 from mcnn_ray.sweep.study import make_study
 from mcnn_ray.tasks.catalogue import CATALOGUE
-from mcnn_ray.tasks.environments import make_environment
 from mcnn_ray.training.learners import make_pack
 from mcnn_ray.training.lstm_gmm import LstmGmmLearner
-from mcnn_ray.training.run import train_pack
 from mcnn_ray.training.windows import windows
-from tests.training.test_bet import data, trained_by_two
+from tests.training.learning import check_continues_to_the_same_bits, episodes, open_doors, trained_by_two
 from tests.training.test_pack import layers, one_thread, training_data  # noqa: F401  # a fixture for all tests here
-from tests.training.test_run import Interrupted, stop_at
 
 
 def member(steps=200, **changes):
@@ -54,7 +47,7 @@ def expected_loss(learner, drawn):
 
 @pytest.mark.parametrize("least_std", [1e-4, 0.3])
 def test_loss_is_the_negative_log_likelihood_over_all_steps_that_belong_to_episodes(least_std):
-    learner = LstmGmmLearner(member(batch_size=13, options={"least_std": least_std}), data(7, 3, 1, 9, 2))
+    learner = LstmGmmLearner(member(batch_size=13, options={"least_std": least_std}), episodes(7, 3, 1, 9, 2))
     learner.networks["lstm_gmm"].head.weight.data *= 10  # modes that differ in weight, mean and deviation
     drawn = np.arange(learner.choices)
     expected = expected_loss(learner, drawn)
@@ -64,7 +57,7 @@ def test_loss_is_the_negative_log_likelihood_over_all_steps_that_belong_to_episo
 def test_rows_of_the_next_episode_do_not_matter_to_a_short_one():
     found = []
     for other in (0.0, 5.0):
-        made = data(3, 9)
+        made = episodes(3, 9)
         made.obs_ND[3:] += other
         made.actions_NA[3:] += other
         learner = LstmGmmLearner(member(batch_size=7), made)
@@ -78,7 +71,7 @@ def test_paper_preset_is_robomimics_low_dimensional_one_with_the_batch_of_the_qu
     one = make_member(method="lstm-gmm", steps=1)
     assert dict(one.options) == {"window": 10, "hidden_units": 400, "layers": 2, "modes": 5, "least_std": 1e-4}
     assert (one.learning_rate, one.batch_size, one.hidden, one.memory_key) == (1e-4, 256, (), None)
-    learner = LstmGmmLearner(one, data(300))
+    learner = LstmGmmLearner(one, episodes(300))
     (optimiser,) = learner.optimisers
     assert type(optimiser) is torch.optim.Adam
     assert [(group["betas"], group["weight_decay"]) for group in optimiser.param_groups] == [((0.9, 0.999), 0)]
@@ -96,7 +89,7 @@ def test_cost_tells_what_the_forward_pass_keeps(options):
         kept[tensor.untyped_storage().data_ptr()] = tensor
         return tensor
 
-    learner = LstmGmmLearner(member(options=options), data(100))
+    learner = LstmGmmLearner(member(options=options), episodes(100))
     window = learner.member.option("window")
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         loss = learner._losses(torch.arange(16)[:, None] + torch.arange(window), 0)
@@ -109,20 +102,11 @@ def test_cost_tells_what_the_forward_pass_keeps(options):
 
 def test_interrupted_training_continues_to_the_bits_of_an_undisturbed_one(tmp_path):
     members = [member(steps=40), member(steps=40, seed=1, options={"window": 7, "layers": 1})]
-    lengths, names = (40, 3, 60), ["a", "b"]
-    whole = train_pack(members, names, data(*lengths), tmp_path / "whole", 0)
-    for stop in (10, 30):
-        with pytest.raises(Interrupted):
-            train_pack(members, names, data(*lengths), tmp_path / "cut", 0, stop_at(stop))
-    resumed = train_pack(members, names, data(*lengths), tmp_path / "cut", 0)
-    np.testing.assert_array_equal(resumed.curve_SP, whole.curve_SP)
-    for place in (0, 1):
-        for name, array in whole.pack.parameters(place).items():
-            np.testing.assert_array_equal(resumed.pack.parameters(place)[name], array)
+    check_continues_to_the_same_bits(members, lambda: episodes(40, 3, 60), tmp_path, (10, 30))
 
 
 def test_shards_of_a_batch_add_up_to_the_whole_though_their_windows_differ_in_length():
-    made = data(20, 2, 1, 3, 2, 9)
+    made = episodes(20, 2, 1, 3, 2, 9)
     whole = make_pack([member()], made).train(30)
     for losses in trained_by_two(member(), made, 30):
         np.testing.assert_allclose(losses, whole, rtol=2e-3)
@@ -130,7 +114,7 @@ def test_shards_of_a_batch_add_up_to_the_whole_though_their_windows_differ_in_le
 
 def test_network_that_is_no_longer_finite_has_a_loss_that_says_so():
     """And raises nothing, so that its member leaves the pack and the others go on."""
-    learner = LstmGmmLearner(member(), data(100))
+    learner = LstmGmmLearner(member(), episodes(100))
     learner.networks["lstm_gmm"].head.bias.data[:] = math.nan
     assert math.isnan(learner.take(0, 1).item())
 
@@ -156,23 +140,12 @@ def test_learns_two_ways_where_behaviour_cloning_learns_the_mean_which_is_neithe
     assert np.median(np.abs(means[:, 0])) < 0.2
 
 
-def test_opens_doors_in_8_episodes_after_25_demonstrations(tmp_path):
+def test_opens_doors_in_8_episodes_after_25_demonstrations(door_demonstrations, tmp_path):
     """With 500 steps all of 16 episodes were opened, with each of three training seeds."""
-    task = CATALOGUE["door-expert-v1"]
     options = {"window": 5, "hidden_units": 64, "layers": 1, "modes": 3}
-    values = {"task": task.id, "method": "lstm-gmm", "constant_columns": "ignore", "options": options}
-    values |= {"steps": 400, "batch_size": 64, "learning_rate": 3e-3}
-    config = SweepConfig.parse(values, "test")
-    study, (one,) = make_study(config, task, collect_episodes(task, 25, seed=0)), config.members()
-    pack = make_pack([one], study.training_data(one.data_key, [], "cpu"))
-    pack.train(one.steps)
-    policy, seeds = study.policy(one, pack.parameters(0)), range(EVALUATION_SEED, EVALUATION_SEED + 8)
-    envs = [make_environment(task) for _ in seeds]
-    rollouts = run_episodes(policy, task, envs, seeds, "x")
+    values = {"method": "lstm-gmm", "options": options, "steps": 400, "learning_rate": 3e-3}
+    _, _, rollouts = open_doors(values, door_demonstrations, tmp_path)
     assert sum(rollout.record.success for rollout in rollouts) >= 6
-    save_policy(policy, tmp_path / "policy")
-    again = run_episodes(load_policy(tmp_path / "policy"), task, envs[:1], seeds[:1], "x")
-    np.testing.assert_array_equal(again[0].actions_TA, rollouts[0].actions_TA)
 
 
 def test_study_refuses_before_anything_starts_what_cannot_be_learned_from(pen_demonstrations):
@@ -196,11 +169,11 @@ def test_options_out_of_range_are_refused_where_they_are_asked_for(options, mess
 
 
 def test_episodes_shorter_than_the_window_train():
-    losses = make_pack([member(options={"window": 50})], data(*[3] * 20)).train(60)
+    losses = make_pack([member(options={"window": 50})], episodes(*[3] * 20)).train(60)
     assert np.isfinite(losses).all()
     assert losses[-10:].mean() < losses[:10].mean()
 
 
 def test_seeds_give_different_networks_and_the_same_seed_the_same():
-    found = [make_pack([replace(member(), seed=seed)], data(60)).train(3).tolist() for seed in (0, 0, 1)]
+    found = [make_pack([replace(member(), seed=seed)], episodes(60)).train(3).tolist() for seed in (0, 0, 1)]
     assert found[0] == found[1] != found[2]

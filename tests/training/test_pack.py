@@ -1,6 +1,3 @@
-import threading
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 import torch
@@ -9,10 +6,11 @@ from mcnn_ray.core.blend import beta_at
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.member import make_member
 from mcnn_ray.policies.mlp import mlp_layers
-from mcnn_ray.training.data import Shard, TrainingData
+from mcnn_ray.training.data import TrainingData
 from mcnn_ray.training.pack import CHUNK_STEPS, Pack
 from mcnn_ray.training.sampling import sample_rows
 from tests.core.test_blend import paper_sigma
+from tests.training.workers import shards, trained_together
 
 KEYS = [("neural-gas", 0.1, 0, "expert", "euclidean"), ("random", 0.2, 0, "expert", "euclidean")]
 
@@ -142,24 +140,7 @@ def test_members_of_different_demonstrations_train_together_as_alone():
 
 @pytest.mark.parametrize("workers", [2, 3])
 def test_shards_of_a_batch_add_up_to_the_whole(workers):
-    """Workers in threads that meet at a barrier, as all_reduce does."""
-    barrier, parts = threading.Barrier(workers), [None] * workers
-
-    def sum_over(rank):
-        def add(tensor):
-            parts[rank] = tensor.clone()
-            barrier.wait()
-            tensor.copy_(torch.stack(parts).sum(0))
-            barrier.wait()
-
-        return add
-
-    def train(rank):
-        shard = Shard(rank=rank, workers=workers, sum=sum_over(rank))
-        return Pack(PACK[:2], training_data(), shard).train(150)
-
-    with ThreadPoolExecutor(workers) as threads:
-        found = list(threads.map(train, range(workers)))
+    found = trained_together([Pack(PACK[:2], training_data(), shard) for shard in shards(workers)], 150)
     whole = Pack(PACK[:2], training_data()).train(150)
     for losses in found:
         np.testing.assert_allclose(losses, whole, atol=2e-5, rtol=0)
