@@ -88,7 +88,8 @@ class World:
         self.states = np.zeros(0, dtype=ACTOR_STATE)
         self.collisions: list[tuple[Actor, Actor, list[float]]] = []
         self.set_weather(list(CLEAR))
-        self.spectator = self._enrol(_SPECTATOR, [0, SPECTATOR, []], (0.0, 0.0, 50.0, -90.0, 0.0, 0.0))
+        above = (0.0, 0.0, 50.0, -90.0, 0.0, 0.0)
+        self.spectator = self._enrol(Actor(self._next_id, _SPECTATOR, [0, SPECTATOR, []], above))
 
     @property
     def synchronous(self) -> bool:
@@ -122,15 +123,17 @@ class World:
             raise SimulationError(f"blueprint '{description[1]}' is not in this server's library")
         if parent and parent not in self.actors:
             raise SimulationError(f"unable to spawn actor: parent {parent} does not exist")
-        actor = Actor(self._next_id, blueprint, description, pose, parent)
+        # Vehicles stand on the road, whatever they are attached to.
+        actor = Actor(self._next_id, blueprint, description, pose, 0 if blueprint.is_vehicle else parent)
         if blueprint.is_vehicle:
-            return self._spawn_vehicle(actor)
-        if blueprint.id == CAMERA:
+            self._put_on_road(actor)
+        elif blueprint.id == CAMERA:
             actor.camera = make_camera(actor, camera_mount(self.town, actor.pose, actor.parent))
-        return self._enrol(blueprint, description, pose, parent, camera=actor.camera)
+        return self._enrol(actor)
 
-    def _spawn_vehicle(self, actor: Actor) -> Actor:
-        pose, segment, offset = actor.pose, 0, 0.0
+    def _put_on_road(self, actor: Actor) -> None:
+        """Give a vehicle its driver, where nothing stands."""
+        asked, pose, segment, offset = actor.pose, actor.pose, 0, 0.0
         driven = actor.attribute("role_name") == AUTOPILOT
         if driven:
             segment, offset, on_lane = self.traffic.nearest(*pose[:3], math.radians(pose[4]))
@@ -138,25 +141,25 @@ class World:
         for other in self._vehicles():
             if boxes_overlap(pose, actor.blueprint.extent, self.world_pose(other), other.blueprint.extent):
                 raise SimulationError("Spawn failed because of collision at spawn position")
-        spawned = self._enrol(actor.blueprint, actor.description, pose)
+        actor.pose = pose
         if driven:
-            spawned.autopilot = True
-            seed = [*np.array(actor.pose, dtype=np.float32).view(np.uint32).tolist(), *actor.blueprint.id.encode()]
-            self.traffic.add(spawned.id, segment, offset, actor.blueprint.extent[0], seed)
+            actor.autopilot = True
+            seed = [*np.array(asked, dtype=np.float32).view(np.uint32).tolist(), *actor.blueprint.id.encode()]
+            self.traffic.add(actor.id, segment, offset, actor.blueprint.extent[0], seed)
         else:
-            spawned.car = Car(pose[0], pose[1], math.radians(pose[4]))
-        self._index()
-        return spawned
+            actor.car = Car(pose[0], pose[1], math.radians(pose[4]))
 
-    def _enrol(self, blueprint: Blueprint, description: list[Any], pose: Pose, parent: int = 0, **parts: Any) -> Actor:
-        actor = Actor(self._next_id, blueprint, description, pose, parent, row=len(self.states), **parts)
+    def _enrol(self, actor: Actor) -> Actor:
         self._next_id += 1
-        if blueprint.is_sensor:
+        actor.row = len(self.states)
+        if actor.blueprint.is_sensor:
             actor.stream = stream_token(actor.id, self._stream_port)
         self.states = np.append(self.states, np.zeros(1, dtype=ACTOR_STATE))
         self.actors[actor.id] = actor
         state = self.states[actor.row]
-        state["id"], state["state"], state["pose"] = actor.id, _ACTIVE, self.world_pose(actor)
+        # Of a vehicle on autopilot the table itself says where it is.
+        pose = actor.pose if actor.autopilot else self.world_pose(actor)
+        state["id"], state["state"], state["pose"] = actor.id, _ACTIVE, pose
         state["gear"], state["speed_limit"] = 1, DEFAULT_LIMIT_KMH
         state["traffic_light_state"] = 3  # off
         self._index()
@@ -164,11 +167,10 @@ class World:
 
     def destroy(self, number: int) -> bool:
         """Remove an actor and what is attached to it; return whether it was there."""
-        actor = self.actors.pop(number, None)
+        actor = self.actors.get(number)
         if actor is None or actor is self.spectator:
-            if actor is not None:
-                self.actors[number] = actor
             return False
+        del self.actors[number]
         if actor.autopilot:
             self.traffic.remove(number)
         self.states = np.delete(self.states, actor.row)

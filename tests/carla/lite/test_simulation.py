@@ -193,3 +193,28 @@ def test_packaged_maps_hold_the_places_that_d4rl_names(highway):
     assert spread == [-lane for lane in (1, 2, 3, 4) for _ in range(3)]
     assert goal[:2] == [-1, False]
     assert goal[2] < 0.05
+
+
+def test_spectator_cannot_be_removed_and_its_state_stays_its_own(highway):
+    kept, driven, moved = run_client(
+        highway,
+        """
+        world = synchronous(client.load_world("HighwayLoop"))
+        poses = [world.get_map().get_waypoint_xodr(47, -1, s).transform for s in (20.0, 60.0)]
+        cars = [vehicle(world, at.location.x, at.location.y, at.rotation.yaw) for at in poses]
+        spectator = world.get_spectator()
+        removed = client.apply_batch_sync([carla.command.DestroyActor(spectator)], False)[0]
+        cars[0].destroy()
+        world.tick()
+        where = lambda number: world.get_snapshot().find(number).get_transform().location
+        before = where(cars[1].id), where(spectator.id)
+        cars[1].apply_control(carla.VehicleControl(throttle=1.0))
+        for _ in range(40):
+            world.tick()
+        print(json.dumps([bool(removed.error), where(cars[1].id).distance(before[0]),
+                          where(spectator.id).distance(before[1])]))
+        """,
+    )
+    assert kept
+    assert driven > 1.0
+    assert moved == 0.0
