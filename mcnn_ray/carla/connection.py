@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mcnn_ray.carla.lite.maps import MAPS_PREFIX
 from mcnn_ray.errors import ConfigError, ServerError, SimulationError
 
 __all__ = ["DELTA_S", "Address", "Connection"]
 
 DELTA_S = 0.05  # of a step
-_LITE_MAPS = "Lite/Maps/"
 _WARM_UP_TICKS = 20  # until a camera's first image: its stream begins some time after it is asked for
 _WARM_UP_S = 0.25  # for each
 _LEAVING_S = 1.0  # for each call that tidies up, which a dead server does not answer
@@ -99,7 +99,7 @@ class Connection:
             self.world: Any = self.client.get_world()
             self.map: Any = self.world.get_map()
         self.map_name = str(self.map.name)
-        self.lite = self.map_name.startswith(_LITE_MAPS)
+        self.lite = self.map_name.startswith(MAPS_PREFIX)
         if self.map_name.rsplit("/", 1)[-1] not in maps:
             raise SimulationError(
                 f"the server {address} shows the map {self.map_name}, not {' or '.join(maps)}; start one with "

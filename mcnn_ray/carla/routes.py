@@ -41,8 +41,7 @@ class Router:
 
     def _along(self, sample: int) -> float:
         segment = int(self._lanes.segment_N[sample])
-        spacing = self._lanes.length_S[segment] / (self._lanes.count_S[segment] - 1)
-        return float((sample - self._lanes.first_S[segment]) * spacing)
+        return float((sample - self._lanes.first_S[segment]) * self._lanes.spacing(segment))
 
     def plan(self, x: float, y: float, z: float, yaw_deg: float) -> Route:
         """Return the shortest way from a pose; metres, degrees.
@@ -50,12 +49,9 @@ class Router:
         Where none leads to the goal, the way goes on along the lane.
         """
         segment, offset = self._lanes.nearest(x, y, z, math.radians(yaw_deg))
-        spacing = self._lanes.length_S[segment] / (self._lanes.count_S[segment] - 1)
-        first = int(self._lanes.first_S[segment]) + int(offset / spacing)
+        first = int(self._lanes.first_S[segment]) + int(offset / self._lanes.spacing(segment))
         parts = [np.arange(first, self._lanes.samples(segment).stop)]
-        leads = False
-        if segment == self._goal_segment and first <= self._goal_sample:
-            leads = True
+        leads = segment == self._goal_segment and first <= self._goal_sample
         beyond = 0.0
         while len(parts) < _MOST_SEGMENTS:
             ways = self._lanes.successors[segment]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["CAMERA", "CAR", "IMAGE_SIDE", "SCENARIOS", "VEHICLES", "Scenario"]
+from mcnn_ray.carla.lite.geometry import Pose
 
-Pose = tuple[float, float, float, float, float, float]  # x, y, z in metres; pitch, yaw, roll in degrees
+__all__ = ["CAMERA", "CAR", "IMAGE_SIDE", "SCENARIOS", "VEHICLES", "Pose", "Scenario"]
 
 CAR = "vehicle.audi.a2"
 VEHICLES = 20  # beside the car

@@ -14,7 +14,7 @@ from mcnn_ray.carla.lite.blueprints import definitions
 from mcnn_ray.carla.lite.dynamics import Controls
 from mcnn_ray.carla.lite.faults import Faults
 from mcnn_ray.carla.lite.geometry import Pose
-from mcnn_ray.carla.lite.maps import available_maps, find_map
+from mcnn_ray.carla.lite.maps import MAPS_PREFIX, available_maps, find_map
 from mcnn_ray.carla.lite.town import load_town
 from mcnn_ray.carla.lite.wire import PROTOCOL_VERSION, stream_token
 from mcnn_ray.carla.lite.world import World
@@ -63,7 +63,7 @@ class Calls:
             "get_map_info": lambda: result([world.town.name, [_sent(pose) for pose in world.town.spawn_points]]),
             "get_map_data": lambda: result(world.town.opendrive),
             "get_required_files": lambda *_: result([]),
-            "get_available_maps": lambda: result([f"Lite/Maps/{name}" for name in self._maps()]),
+            "get_available_maps": lambda: result([MAPS_PREFIX + name for name in self._maps()]),
             "load_new_episode": self._load,
             "copy_opendrive_to_file": self._take_opendrive,
             "get_actor_definitions": lambda: result(definitions()),

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mcnn_ray.carla.lite.geometry import wrapped
+
 __all__ = ["LaneGraph", "read_lanes"]
 
 F64 = npt.NDArray[np.float64]
@@ -65,6 +67,10 @@ class LaneGraph:
         """Headings of traffic, radians."""
         return self.poses_N5[:, 4]
 
+    def spacing(self, segment: int) -> float:
+        """Return the metres from one of a segment's samples to the next."""
+        return float(self.length_S[segment] / (self.count_S[segment] - 1))
+
     def samples(self, segment: int) -> slice:
         """Return where a segment's samples lie."""
         return slice(int(self.first_S[segment]), int(self.first_S[segment] + self.count_S[segment]))
@@ -83,11 +89,10 @@ class LaneGraph:
         distance_N = np.where(np.cos(self.yaw_N - yaw) > 0.5, distance_N, distance_N + 400.0)
         sample = int(np.argmin(distance_N))
         segment = int(self.segment_N[sample])
-        spacing = self.length_S[segment] / (self.count_S[segment] - 1)
         along = (x - self.points_N3[sample, 0]) * math.cos(self.yaw_N[sample]) + (
             y - self.points_N3[sample, 1]
         ) * math.sin(self.yaw_N[sample])
-        offset = (sample - int(self.first_S[segment])) * spacing + along
+        offset = (sample - int(self.first_S[segment])) * self.spacing(segment) + along
         return segment, float(np.clip(offset, 0.0, self.length_S[segment] - 1e-3))
 
     def around(self, x: float, y: float) -> I64:
@@ -209,7 +214,7 @@ def _row(waypoint: Any) -> tuple[float, ...]:
     lines = (0, 0)
     if not waypoint.is_junction:
         lines = (_line(waypoint, waypoint.left_lane_marking), _line(waypoint, waypoint.right_lane_marking))
-    heading = math.radians((turn.pitch + 180.0) % 360.0 - 180.0), math.radians(turn.yaw)
+    heading = math.radians(wrapped(turn.pitch)), math.radians(turn.yaw)
     return place.x, place.y, place.z, *heading, waypoint.lane_width, *lines
 
 

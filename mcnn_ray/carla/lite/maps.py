@@ -7,9 +7,9 @@ from pathlib import Path
 
 from mcnn_ray.errors import ConfigError, did_you_mean
 
-__all__ = ["DEFAULT_MAP", "available_maps", "find_map"]
+__all__ = ["MAPS_PREFIX", "available_maps", "find_map"]
 
-DEFAULT_MAP = "HighwayLoop"
+MAPS_PREFIX = "Lite/Maps/"  # of the names that clients are told, by which they know a lite server
 _SUFFIX = ".xodr"
 _LARGEST_BYTES = 64 * 2**20
 

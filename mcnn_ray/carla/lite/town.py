@@ -8,8 +8,9 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from mcnn_ray.carla.lite.geometry import Pose
+from mcnn_ray.carla.lite.geometry import Pose, pose_in_degrees
 from mcnn_ray.carla.lite.lanes import LaneGraph, read_lanes
+from mcnn_ray.carla.lite.maps import MAPS_PREFIX
 from mcnn_ray.carla.lite.raster import Raster, draw_raster
 from mcnn_ray.errors import SimulationError
 
@@ -91,17 +92,15 @@ def load_town(name: str, opendrive: str) -> Town:
         lanes = read_lanes(carla.Map(name, opendrive))
     except (RuntimeError, ValueError, ElementTree.ParseError) as error:
         raise SimulationError(f"map {name}: {error}; an OpenDRIVE (.xodr) file with driving lanes is needed") from None
-    return Town(f"Lite/Maps/{name}", opendrive, lanes, draw_raster(lanes), _spawn_points(lanes))
+    return Town(MAPS_PREFIX + name, opendrive, lanes, draw_raster(lanes), _spawn_points(lanes))
 
 
 def _spawn_points(lanes: LaneGraph) -> list[Pose]:
     points: list[Pose] = []
     for segment in np.flatnonzero((lanes.junction_S < 0) & (lanes.length_S > 2 * _SPAWN_MARGIN_M)).tolist():
         samples = lanes.samples(segment)
-        spacing = lanes.length_S[segment] / (lanes.count_S[segment] - 1)
         for offset in np.arange(_SPAWN_MARGIN_M, lanes.length_S[segment] - _SPAWN_MARGIN_M, _SPAWN_EVERY_M):
-            sample = samples.start + int(offset / spacing)
-            x, y, z = lanes.points_N3[sample].tolist()
-            yaw = (math.degrees(lanes.yaw_N[sample]) + 180.0) % 360.0 - 180.0
-            points.append((x, y, z + _SPAWN_HEIGHT_M, math.degrees(lanes.poses_N5[sample, 3]), yaw, 0.0))
+            sample = samples.start + int(offset / lanes.spacing(segment))
+            x, y, z, *heading = lanes.poses_N5[sample].tolist()
+            points.append(pose_in_degrees((x, y, z + _SPAWN_HEIGHT_M, *heading)))
     return points[:: max(1, math.ceil(len(points) / _MOST_SPAWN_POINTS))]

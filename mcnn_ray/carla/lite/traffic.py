@@ -92,7 +92,7 @@ class Traffic:
         # Single numbers are read faster from lists. What is beyond a dead end is the last, without length.
         self._length: list[float] = [*lanes.length_S.tolist(), 0.0]
         self._is_junction: list[bool] = [*(lanes.junction_S >= 0).tolist(), False]
-        self._spacing: list[float] = (lanes.length_S / (lanes.count_S - 1)).tolist()
+        self._spacing = [lanes.spacing(segment) for segment in range(len(lanes.count_S))]
         self._first: list[int] = lanes.first_S.tolist()
         self._last: list[int] = (lanes.first_S + lanes.count_S - 2).tolist()  # sample that still has one after it
         self._poses: list[LanePose] = list(map(tuple, lanes.poses_N5.tolist()))
