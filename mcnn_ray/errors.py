@@ -11,6 +11,7 @@ __all__ = [
     "DatasetError",
     "McnnError",
     "ServerError",
+    "ServerStartError",
     "SimulationError",
     "TrackingError",
     "did_you_mean",
@@ -53,6 +54,10 @@ class SimulationError(McnnError):
 
 class ServerError(SimulationError):
     """A simulator's server is away, hangs or answers wrongly; its episode did not fail and can run again elsewhere."""
+
+
+class ServerStartError(ServerError):
+    """No server that works could be had, so the episode has not begun."""
 
 
 def did_you_mean(name: str, options: Iterable[str]) -> str:
