@@ -50,7 +50,8 @@ class DrivingEnv(gym.Env[npt.NDArray[np.float32], npt.NDArray[np.float32]]):
     Args:
         scenario: `lane` or `town`.
         strict: keep D4RL's faults, which docs/driving.md lists.
-        server: `HOST:PORT` or `HOST:PORT:TRAFFIC_MANAGER_PORT`; None takes the environment variable MCNN_CARLA_SERVER.
+        server: `HOST:PORT` or `HOST:PORT:TRAFFIC_MANAGER_PORT`; None takes the variable MCNN_CARLA_SERVER. As
+            an attribute it may be set to another one after `close`.
         timeout_s: for each answer of the server.
         render_mode: `rgb_array` or None.
 
@@ -72,7 +73,7 @@ class DrivingEnv(gym.Env[npt.NDArray[np.float32], npt.NDArray[np.float32]]):
         if scenario not in SCENARIOS:
             raise ConfigError(f"no driving scenario '{scenario}'; valid: {', '.join(SCENARIOS)}")
         self.scenario, self.strict, self.render_mode = SCENARIOS[scenario], strict, render_mode
-        self._server, self._timeout_s = server, timeout_s
+        self.server, self._timeout_s = server, timeout_s
         self.action_space = Box(-1.0, 1.0, (2,), np.float32)
         # D4RL declares values up to 256.
         self.observation_space = Box(0.0, 256.0 if strict else 1.0, (IMAGE_SIDE * IMAGE_SIDE * 3,), np.float32)
@@ -225,7 +226,7 @@ class DrivingEnv(gym.Env[npt.NDArray[np.float32], npt.NDArray[np.float32]]):
     # The server.
 
     def _connect(self) -> None:
-        text = self._server or os.environ.get(SERVER_VARIABLE)
+        text = self.server or os.environ.get(SERVER_VARIABLE)
         if not text:
             raise ConfigError(
                 f"no CARLA server is named; start one (mcnn carla serve --lite --map {self.scenario.lite_map} --port "
