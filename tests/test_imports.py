@@ -42,6 +42,7 @@ def test_ray_and_mlflow_are_imported_in_few_places():
     assert users["mlflow"] == {"tracking.py"}
     assert users["ray"] == {
         "bench_rollout.py",
+        "rollout/actor.py",
         "rollout/pool.py",
         "sweep/cluster.py",
         "sweep/shared_storage.py",

@@ -2,8 +2,8 @@
 
 A work item is a policy with a few episode seeds, whose episodes run in step. The place of each is fixed by the seeds'
 order alone, so an episode gives the same bits wherever, however often and in whose company it runs. An actor that dies
-or takes too long is replaced and its item runs again; when nothing else is left, idle actors run the slowest items a
-second time.
+or takes too long, or whose simulator's server fails, is replaced and its item runs again; when nothing else is left,
+idle actors run the slowest items a second time.
 """
 
 from __future__ import annotations
@@ -20,58 +20,23 @@ from typing import Any
 
 import ray
 
-from mcnn_ray.errors import SimulationError
-from mcnn_ray.policies.base import Policy
+from mcnn_ray.errors import ConfigError, ServerError, ServerStartError, SimulationError
 from mcnn_ray.policies.loading import load_policy
-from mcnn_ray.rollout.episode import LOCKSTEP, Rollout, run_episodes
+from mcnn_ray.rollout.actor import Item, start_actor
+from mcnn_ray.rollout.episode import LOCKSTEP, Rollout
 from mcnn_ray.rollout.outcome import EpisodeError, Evaluation, Lost
 from mcnn_ray.tasks.catalogue import Task
 
 __all__ = ["RolloutPool", "evaluate"]
 
 _ATTEMPTS = 3  # of an item whose actor died or was too slow
+_SERVER_ATTEMPTS = 6  # where the blame is mostly a server's
 _STARTS = 6  # of actors in a row that die before they are up
 _DEADLINE_S = 600.0  # of one episode
 _SLOW = 2.0  # times the median of its kind an item has taken before it runs a second time
 _POLL_S = 1.0
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Item:
-    member: str
-    seeds: tuple[int, ...]
-    first_place: int = 0
-
-
-class _RolloutActor:
-    """Runs items in its own environments, which are made with the first: an error in here would look like death."""
-
-    def __init__(self, task: Task) -> None:
-        self._task = task
-        self._envs: list[Any] = []
-        self._policies: dict[Any, Policy] = {}  # by reference
-
-    def ready(self) -> None:
-        """Return when the process is up."""
-
-    def run(self, item: _Item, policy: list[Any]) -> list[Rollout]:
-        from mcnn_ray.tasks.environments import make_environment
-
-        while len(self._envs) < len(item.seeds):
-            self._envs.append(make_environment(self._task))
-        (reference,) = policy  # in a list, or Ray would build the policy anew for every item
-        if reference not in self._policies:
-            self._policies = {reference: ray.get(reference)}  # one at a time: items come by policy
-            if ray.get_gpu_ids():
-                self._policies[reference].to("cuda")
-        return run_episodes(
-            self._policies[reference], self._task, self._envs, item.seeds, item.member, item.first_place
-        )
-
-
-_REMOTE_ACTOR: Any = ray.remote(num_cpus=1, max_restarts=0)(_RolloutActor)
 
 
 def evaluate(
@@ -95,7 +60,7 @@ def evaluate(
 @dataclass(slots=True)
 class _Running:
     actor: Any
-    item: _Item | None  # None while the actor starts
+    item: Item | None  # None while the actor starts
     since: float = field(default_factory=time.monotonic)
 
 
@@ -104,15 +69,20 @@ class RolloutPool:
 
     Args:
         task: whose environment the actors make.
-        actors: how many run at once, one CPU each, at least 1; they are started when there is work for them.
+        actors: how many run at once, at least 1, with one CPU each and, where the task needs servers, one of the
+            cluster's `carla`, which may be fewer; they are started when there is work for them.
         gpus: that the actors share, for policies whose networks gain by it; results then have the GPU's rounding.
         backbone: dotted name of the class of a user's own that policies may import; see `load_policy`.
         deadline_s: seconds for an episode; whoever takes longer is ended and the episode runs again.
+
+    Raises:
+        ConfigError: the cluster has no servers, and the task needs one.
     """
 
     def __init__(
         self, task: Task, *, actors: int, gpus: int = 0, backbone: str | None = None, deadline_s: float = _DEADLINE_S
     ) -> None:
+        actors = actors if task.server is None else min(actors, _count_servers(task))
         self._task, self._actors, self._backbone, self._deadline_s = task, actors, backbone, deadline_s
         self._gpu_share = min(1.0, math.floor(gpus / actors * 1e4) / 1e4)  # Ray counts ten thousandths
         self._idle: list[Any] = []
@@ -123,12 +93,13 @@ class RolloutPool:
     def _clear(self, policies: Mapping[str, Path]) -> None:
         self._paths = policies
         self._references: dict[str, Any] = {}  # to policies in Ray's object store, while they are needed
-        self._waiting: deque[_Item] = deque()
-        self._open: list[_Item] = []
-        self._attempts: dict[_Item | None, int] = {}
+        self._waiting: deque[Item] = deque()
+        self._open: list[Item] = []
+        self._attempts: dict[Item | None, int] = {}
         self._rollouts: dict[tuple[str, int], Rollout] = {}
         self._lost: list[Lost] = []
         self._fault: SimulationError | None = None
+        self._without_server = 0  # failures to get one, since an item last ended
 
     def __enter__(self) -> RolloutPool:
         return self
@@ -158,12 +129,13 @@ class RolloutPool:
 
         Raises:
             EpisodeError: the environment fails in an episode; all others have run, and are kept.
-            SimulationError: actors cannot be started.
+            SimulationError: actors, or servers for them, cannot be started, or the simulators differ.
             ArtifactError: a policy directory is damaged.
         """
         self._clear(policies)
-        blocks = [tuple(seeds[start : start + LOCKSTEP]) for start in range(0, len(seeds), LOCKSTEP)]
-        items = [_Item(member, block) for member in policies for block in blocks]
+        together = LOCKSTEP if self._task.server is None else 1
+        blocks = [tuple(seeds[start : start + together]) for start in range(0, len(seeds), together)]
+        items = [Item(member, block) for member in policies for block in blocks]
         missing = {member: len(seeds) for member in policies}
         for ended in self._run(items, cancelled or (lambda: False)):
             if progress is not None:
@@ -180,7 +152,7 @@ class RolloutPool:
     def _found(self, member: str, seeds: Sequence[int]) -> list[Rollout]:
         return [self._rollouts[member, seed] for seed in seeds if (member, seed) in self._rollouts]
 
-    def _run(self, items: Sequence[_Item], cancelled: Callable[[], bool]) -> Iterator[_Item]:
+    def _run(self, items: Sequence[Item], cancelled: Callable[[], bool]) -> Iterator[Item]:
         """Run items and yield each as it ends; one that is given up ends too."""
         self._waiting, self._open = deque(items), list(items)
         for _ in range(min(self._actors, len(items)) - len(self._idle) - len(self._busy)):
@@ -196,7 +168,7 @@ class RolloutPool:
                 yield item
 
     def _start(self) -> None:
-        actor = _REMOTE_ACTOR.options(num_gpus=self._gpu_share).remote(self._task)
+        actor = start_actor(self._task, self._gpu_share)
         self._busy[actor.ready.remote()] = _Running(actor, None)
 
     def _submit(self) -> None:
@@ -206,7 +178,7 @@ class RolloutPool:
             actor = self._idle.pop()
             self._busy[actor.run.remote(item, [self._references[item.member]])] = _Running(actor, item)
 
-    def _next(self) -> _Item | None:
+    def _next(self) -> Item | None:
         """Return the next item; when none is left, one that runs for long and only once."""
         if self._waiting:
             return self._waiting.popleft()
@@ -223,7 +195,7 @@ class RolloutPool:
         ]
         return min(late, key=lambda running: running.since).item if late else None
 
-    def _collect(self, reference: Any) -> list[_Item]:
+    def _collect(self, reference: Any) -> list[Item]:
         """Take what a process has done; return the item that ended with it."""
         running = self._busy.pop(reference)
         item = running.item
@@ -236,18 +208,30 @@ class RolloutPool:
             return self._fail(error, running)
         self._idle.append(running.actor)
         self._attempts.pop(None, None)
+        self._without_server = 0 if item is not None else self._without_server
         if item is None or item not in self._open:
             return []
         self._taken.append((time.monotonic() - running.since) / len(item.seeds))
         self._rollouts |= {(item.member, rollout.record.episode_seed): rollout for rollout in rollouts}
+        self._check_simulators(rollouts)
         return [item]
 
-    def _fail(self, error: ray.exceptions.RayTaskError, running: _Running) -> list[_Item]:
+    def _check_simulators(self, rollouts: Sequence[Rollout]) -> None:
+        first = next(iter(self._rollouts.values())).record.simulator
+        for other in {rollout.record.simulator for rollout in rollouts} - {first}:
+            raise SimulationError(
+                f"{self._task.id} ran in '{first}' and in '{other}', whose returns must not be mixed; set up all "
+                "nodes of the cluster alike"
+            )
+
+    def _fail(self, error: ray.exceptions.RayTaskError, running: _Running) -> list[Item]:
         """Keep a fault of the environment for the end, and return the item that ended with it; raise any other."""
+        item = running.item
+        if isinstance(error.cause, ServerError):
+            return self._replace(running, error.cause)
         if not isinstance(error.cause, SimulationError):
             raise error.cause if isinstance(error.cause, Exception) else error from None
         self._idle.append(running.actor)
-        item = running.item
         if item is None or item not in self._open:
             return []
         if len(item.seeds) > 1:
@@ -256,14 +240,29 @@ class RolloutPool:
         self._fault = self._fault or error.cause
         return [item]
 
-    def _split(self, item: _Item) -> None:
+    def _replace(self, running: _Running, error: ServerError) -> list[Item]:
+        """End a process whose server failed, as it may hold what was true once; return the item that is given up."""
+        ray.kill(running.actor)
+        self._start()
+        item = running.item
+        if not isinstance(error, ServerStartError) or item is None:
+            return self._again(item, str(error))
+        self._without_server += 1
+        if self._without_server > self._actors:
+            raise SimulationError(f"{self._task.id}: no server could be had; {error}") from error
+        logger.warning("no server for episode seeds %s; %s", item.seeds, error)
+        if item in self._open and not self._runs(item):
+            self._waiting.appendleft(item)
+        return []
+
+    def _split(self, item: Item) -> None:
         """Have each episode of an item run alone: one of them may be at fault."""
-        singles = [_Item(item.member, (seed,), place) for place, seed in enumerate(item.seeds, item.first_place)]
+        singles = [Item(item.member, (seed,), place) for place, seed in enumerate(item.seeds, item.first_place)]
         self._waiting.extendleft(singles)
         self._open += singles[1:]
         self._open[self._open.index(item)] = singles[0]
 
-    def _end_late(self) -> list[_Item]:
+    def _end_late(self) -> list[Item]:
         """End whoever is past the deadline; return the items that are given up."""
         given_up = []
         for reference, running in list(self._busy.items()):
@@ -276,25 +275,36 @@ class RolloutPool:
                 given_up += self._again(item, f"it took longer than {limit:g} s")
         return given_up
 
-    def _again(self, item: _Item | None, reason: str) -> list[_Item]:
+    def _again(self, item: Item | None, reason: str) -> list[Item]:
         """Have an item run again, or give it up; return it then."""
         if item is not None and (item not in self._open or self._runs(item)):
             return []
+        attempts = _ATTEMPTS if self._task.server is None else _SERVER_ATTEMPTS
         self._attempts[item] = self._attempts.get(item, 0) + 1
         if item is None:
             if self._attempts[item] >= _STARTS:
                 raise SimulationError(f"{self._task.id}: no rollout process could be started; {reason}")
-        elif self._attempts[item] < _ATTEMPTS:
+        elif self._attempts[item] < attempts:
             logger.warning("episode seeds %s run again; %s", item.seeds, reason)
             self._waiting.appendleft(item)
         elif len(item.seeds) > 1:
             self._split(item)
         else:
-            lost = Lost(member=item.member, episode_seed=item.seeds[0], reason=f"{_ATTEMPTS} times {reason}")
+            lost = Lost(member=item.member, episode_seed=item.seeds[0], reason=f"{attempts} times {reason}")
             logger.warning("episode seed %d of %s is lost and not scored; %s", *item.seeds, item.member, lost.reason)
             self._lost.append(lost)
             return [item]
         return []
 
-    def _runs(self, item: _Item) -> bool:
+    def _runs(self, item: Item) -> bool:
         return any(running.item == item for running in self._busy.values())
+
+
+def _count_servers(task: Task) -> int:
+    servers = int(ray.cluster_resources().get(str(task.server), 0))
+    if not servers:
+        raise ConfigError(
+            f"{task.id} needs the resource '{task.server}', which no node of the Ray cluster offers; start nodes with "
+            f"ray start --resources='{{\"{task.server}\": N}}' for N servers at once, or unset RAY_ADDRESS"
+        )
+    return servers

@@ -16,6 +16,7 @@ from typing import Any
 import ray
 from ray.exceptions import AuthenticationError
 
+from mcnn_ray.carla.plan import servers_at_once
 from mcnn_ray.errors import McnnError
 from mcnn_ray.tasks.catalogue import Task
 
@@ -82,7 +83,13 @@ def _start_local(options: dict[str, Any]) -> None:
     """Start Ray on this machine; on a busy one its node may miss Ray's fixed limit of 30 s, so that is tried again."""
     for last in (False, True):
         try:
-            ray.init(address="local", include_dashboard=False, num_cpus=os.cpu_count(), **options)
+            ray.init(
+                address="local",
+                include_dashboard=False,
+                num_cpus=os.cpu_count(),
+                resources={"carla": servers_at_once()},
+                **options,
+            )
         except Exception as error:
             ray.shutdown()
             if "timed out during startup" not in str(error):

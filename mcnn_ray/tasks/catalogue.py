@@ -54,6 +54,7 @@ class Task:
         expert: name of the packaged expert, or None.
         observation_key: the part of a Dict observation that policies see; None gives them all of it.
         subtasks: what a FrankaKitchen environment asks for; empty leaves the environment's own.
+        server: `carla` when the environment is a `DrivingEnv`, which has a server to itself: one episode at a time.
         control: `joint-targets` when actions are the joint positions to reach, which `KitchenJointTargets` takes.
     """
 
@@ -67,6 +68,7 @@ class Task:
     expert: str | None = None
     observation_key: str | None = None
     subtasks: tuple[str, ...] = ()
+    server: Literal["carla"] | None = None
     control: Literal["environment", "joint-targets"] = "environment"
 
     def normalised_score(self, episode_return: float) -> float | None:
@@ -123,6 +125,7 @@ def _driving_task(name: str, strict: bool) -> Task:
         reference_min=reference_min,
         reference_max=reference_max,
         expert="driving",
+        server="carla",
     )
 
 

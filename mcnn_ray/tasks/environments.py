@@ -11,7 +11,8 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from mcnn_ray.carla.environment import DrivingEnv
-from mcnn_ray.errors import ConfigError, SimulationError, did_you_mean
+from mcnn_ray.carla.supervised import supervised
+from mcnn_ray.errors import ConfigError, McnnError, SimulationError, did_you_mean
 from mcnn_ray.tasks.adroit import D4RLReward
 from mcnn_ray.tasks.catalogue import Task
 from mcnn_ray.tasks.driving import register_driving
@@ -68,11 +69,14 @@ def make_environment(task: Task, render_mode: str | None = None) -> gym.Env[Any,
     register_driving()
     try:
         env = gym.make(name, disable_env_checker=True, **options)
+        env = env if task.server is None else supervised(env)
     except (gym.error.Error, ModuleNotFoundError) as error:
         raise ConfigError(
             f"no environment '{name}' ({error}); {did_you_mean(name.split(':')[-1], gym.registry)} "
             "Environments of your own are named module:id."
         ) from error
+    except McnnError:
+        raise
     except Exception as error:
         raise SimulationError(f"environment '{name}' could not be made: {type(error).__name__}: {error}") from error
     env = _as_policies_see_it(env, task)
