@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from rich import box
+from rich.table import Table
 
 from mcnn_ray.errors import ConfigError
-from mcnn_ray.terminal import output_console
+from mcnn_ray.terminal import AsJson, output_console, print_json
 
 __all__ = ["carla_app"]
 
@@ -58,3 +60,35 @@ def serve(
         )
 
     serve_lite(port, map_name, parse_faults(fault or []), started=started)
+
+
+@carla_app.command()
+def status(
+    clean: Annotated[bool, typer.Option("--clean", help="End servers whose supervisor has died.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Servers that this machine's workers keep, and ports that are left alone after failures.
+
+    Example: mcnn carla status
+    """
+    from mcnn_ray.carla.plan import find_plan
+    from mcnn_ray.carla.ports import private_folder
+    from mcnn_ray.carla.servers import list_servers, remove_leftovers
+
+    folder = private_folder(find_plan("", "", {}).place)
+    ended = remove_leftovers(folder) if clean else []
+    rows = list_servers(folder)
+    if as_json:
+        print_json(rows)
+        return
+    for record in ended:
+        output_console.print(f"ended what was left of the server at {record.address}", highlight=False)
+    if not rows:
+        output_console.print("no servers are kept on this machine")
+        return
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in rows[0]:
+        table.add_column(column.replace("_", " "), no_wrap=column == "server")
+    for row in rows:
+        table.add_row(*("" if value is None else str(value) for value in row.values()))
+    output_console.print(table)

@@ -11,9 +11,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from mcnn_ray.errors import McnnError
+
+if TYPE_CHECKING:
+    from mcnn_ray.carla.plan import ServerPlan
 
 __all__ = ["Finding", "examine"]
 
@@ -44,7 +48,16 @@ def examine(storage: Path) -> list[Finding]:
     Args:
         storage: folder for results.
     """
-    return [_python(), *_packages(), _devices(), *_simulators(), *_demonstrations(), _disk(storage), _tracking(storage)]
+    return [
+        _python(),
+        *_packages(),
+        _devices(),
+        *_simulators(),
+        *_driving(),
+        *_demonstrations(),
+        _disk(storage),
+        _tracking(storage),
+    ]
 
 
 def _python() -> Finding:
@@ -97,6 +110,49 @@ def _tried(name: str, check: Callable[[str], str], mend: str) -> Finding:
         return Finding(what=f"simulator {name}", works=True, detail=check(name))
     except McnnError as error:
         return Finding(what=f"simulator {name}", works=False, detail=str(error), mend=mend)
+
+
+def _driving() -> list[Finding]:
+    from mcnn_ray.carla.plan import CARLA_VERSION, find_plan
+
+    mend = f"pip install carla=={CARLA_VERSION} msgpack"
+    try:
+        client = importlib.metadata.version("carla")
+    except importlib.metadata.PackageNotFoundError:
+        return [Finding(what="carla client", works=False, detail="not installed; driving tasks need it", mend=mend)]
+    fits = client == CARLA_VERSION
+    found = Finding(what="carla client", works=fits, detail=client, mend="" if fits else mend)
+    try:
+        detail = _try_servers(find_plan("Town04", "HighwayLoop"))
+    except McnnError as error:
+        return [found, Finding(what="carla servers", works=False, detail=str(error), mend="mcnn carla status")]
+    return [found, Finding(what="carla servers", works=True, detail=detail)]
+
+
+def _try_servers(plan: ServerPlan) -> str:
+    """Return what was found of servers: one is started if it is lite, and one that runs is asked for its version.
+
+    Raises:
+        McnnError: they cannot be used.
+    """
+    from mcnn_ray.carla.servers import ask_version
+    from mcnn_ray.carla.supervisor import Supervisor
+
+    if plan.kind == "docker":
+        return f"started by docker when needed, on {plan.gpus} GPUs"
+    if plan.kind == "install":
+        return f"CARLA {plan.installed_version()} in {plan.root}, started when needed, on {plan.gpus} GPUs"
+    if plan.kind == "attach":
+        return ", ".join(f"{ask_version(address)} at {address}" for address in plan.addresses)
+    supervisor = Supervisor(plan)
+    try:
+        supervisor.ready()
+        return (
+            f"lite server {supervisor.record.version} with {supervisor.record.map_name} works; neither MCNN_CARLA nor "
+            "CARLA_ROOT names a CARLA"
+        )
+    finally:
+        supervisor.close()
 
 
 def _demonstrations() -> list[Finding]:
