@@ -17,6 +17,7 @@ from mcnn_ray.core.certificate import Isolation
 from mcnn_ray.core.normalise import ActionScale
 from mcnn_ray.data.demonstrations import Demonstrations
 from mcnn_ray.data.minari_store import dataset_exists, read_minari
+from mcnn_ray.encoders.embeddings import embed
 from mcnn_ray.errors import ArtifactError, DatasetError
 from mcnn_ray.policies.base import Policy
 from mcnn_ray.rollout.episode import EpisodeRecord
@@ -69,11 +70,12 @@ def random_states(
 
 
 def checked_rollouts(obs_ND: npt.NDArray[Any], policy: Policy) -> npt.NDArray[Any]:
-    """Return (N, D) raw observations seen in rollouts as they are.
+    """Return (N, D) raw observations seen in rollouts as they are, or embeddings of images.
 
     Raises:
         DatasetError: they do not fit the policy.
     """
+    obs_ND = policy.encode(obs_ND)
     if obs_ND.ndim != 2 or obs_ND.shape[1] != policy.observation_dim or len(obs_ND) == 0:
         raise DatasetError(
             f"the rollouts have the shape {obs_ND.shape}, expected one or more rows of {policy.observation_dim} "
@@ -97,6 +99,8 @@ def demonstrated_states(policy: Policy) -> tuple[dict[str, npt.NDArray[Any]], li
     if not dataset_exists(source):
         return {}, [f"{source} is not on this machine: only memories and random states were checked"]
     whole = read_minari(source)
+    if policy.encoder is not None:
+        whole = embed(whole, policy.encoder)
     for data in _versions(whole, policy.action_scale):
         learned = data.subset(named["episodes"]) if 1 <= named["episodes"] < data.episodes else data
         if learned.sha256 == named.get("sha256"):

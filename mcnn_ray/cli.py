@@ -16,6 +16,7 @@ from mcnn_ray.cli_bench import bench_app
 from mcnn_ray.cli_carla import carla_app
 from mcnn_ray.cli_certify import certify
 from mcnn_ray.cli_data import data_app
+from mcnn_ray.cli_encoder import encoder_app
 from mcnn_ray.cli_memories import memories
 from mcnn_ray.cli_replay import replay
 from mcnn_ray.cli_sweep import SweepScript, evaluate, sweep, train
@@ -34,6 +35,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(bench_app, name="bench")
 app.add_typer(carla_app, name="carla")
+app.add_typer(encoder_app, name="encoder")
 
 
 def _version(wanted: bool) -> None:

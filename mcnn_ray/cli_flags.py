@@ -17,6 +17,7 @@ __all__ = [
     "Dataset",
     "Demonstrations",
     "Distance",
+    "Encoder",
     "Episodes",
     "Every",
     "Fraction",
@@ -50,7 +51,8 @@ Distance = Annotated[
     str | None, typer.Option("--distance", help="euclidean, per-dimension or median: units that lambda is given in.")
 ]
 Preset = Annotated[
-    str | None, typer.Option("--preset", help="paper [default], official-code, tuned or kitchen: what is not given.")
+    str | None,
+    typer.Option("--preset", help="paper [default], official-code, tuned, kitchen or driving: what is not given."),
 ]
 Options = Annotated[
     list[str] | None,
@@ -69,6 +71,9 @@ StopEarly = Annotated[
 Episodes = Annotated[int | None, typer.Option("--episodes", help="Rollouts of each member [default: 20].")]
 Demonstrations = Annotated[str | None, typer.Option("--demonstrations", help="Learn from so many episodes only.")]
 Dataset = Annotated[str | None, typer.Option("--dataset", help="Minari id to take instead of the task's own.")]
+Encoder = Annotated[
+    str | None, typer.Option("--encoder", help="Of images: random-resnet34, random-small, or a directory.")
+]
 Clip = Annotated[bool | None, typer.Option("--clip-actions", help="Clip demonstrated actions to the bounds.")]
 Constant = Annotated[str | None, typer.Option("--constant-columns", help="refuse or ignore.")]
 MinEpisodes = Annotated[int | None, typer.Option("--min-episodes", help="Refuse datasets with fewer [default: 2].")]

@@ -10,6 +10,7 @@ import typer
 from rich import box
 from rich.table import Table
 
+from mcnn_ray.cli_flags import Encoder
 from mcnn_ray.search_space import values_of
 from mcnn_ray.terminal import DEFAULT_STORAGE, AsJson, StageProgress, Storage, output_console, print_json
 
@@ -41,6 +42,7 @@ def memories(
     seed: Annotated[int, typer.Option("--seed", help="Of the codebook.")] = 0,
     lambda_: Annotated[str, typer.Option("--lambda", help="Show the weights that these give.")] = "0.1,1,10,100",
     dataset: Annotated[str | None, typer.Option("--dataset", help="Minari id instead of the task's own.")] = None,
+    encoder: Encoder = None,
     demonstrations: Annotated[
         int | None, typer.Option("--demonstrations", help="Learn from so many episodes only.")
     ] = None,
@@ -72,6 +74,7 @@ def memories(
         "task": task,
         "dataset": dataset,
         "demonstrations": demonstrations,
+        "encoder": encoder,
         "method": "mcnn+mlp",
         "lambda": lambda_.split(","),
         "memory_fraction": fraction,
@@ -86,7 +89,7 @@ def memories(
     if config.memory_fraction == (1.0,):
         raise ConfigError("memory_fraction is 1: every demonstration would be a memory at distance 0; use less than 1")
     with StageProgress() as progress:
-        study = open_study(config)
+        study = open_study(config, storage / "cache", lambda name, share: progress(name, share, 1.0))
         study.learn_codebooks(
             config.members(),
             storage / "cache" / "codebooks",

@@ -31,7 +31,7 @@ def _as_list(value: Any) -> Any:
 # Keys that change how a sweep runs, what is seen of it on the way and how soon it ends, but not what it compares.
 _NOT_RESULTS = ("checkpoint_s", "evaluate_every", "curve_episodes", "workers", "stop_early")
 _MOST_MEMBERS = 100_000
-RESERVED_NAMES = ("mlflow.db", "artifacts", "cache", "memories", "videos")  # of the storage folder
+RESERVED_NAMES = ("mlflow.db", "artifacts", "cache", "memories", "videos", "encoders")  # of the storage folder
 
 _OF_METHODS = (
     *("preset", "options", "lambda", "L", "memory_fraction", "memories", "memory_action", "distance", "steps"),
@@ -62,10 +62,13 @@ class SweepConfig(BaseModel):
     Attributes:
         task: catalogue name, or `ENVIRONMENT@DATASET`.
         dataset: Minari id to take instead of the task's own.
+        encoder: of images, `random-resnet34`, `random-small`, or the directory of one; None where observations are not
+            images.
         demonstrations: how many episodes to learn from, drawn at random with seed 0; empty takes all.
         method: rows of the table.
-        preset: values of what is not given, `paper`, `official-code`, `tuned` or `kitchen`; where a method has no such
-            preset, it takes the paper's. By default `kitchen` in FrankaKitchen-v1 and `paper` elsewhere.
+        preset: values of what is not given, one of `mcnn_ray.methods.PRESETS`; where a method has no such
+            preset, it takes the paper's. By default `kitchen` in FrankaKitchen-v1, `driving` in the driving
+            environments and `paper` elsewhere.
         options: hyperparameters that only some methods have, each with a list of values; see `mcnn methods`.
         for_method: keys that are other for one method, by its name, e.g. `{bet: {steps: 500, batch_size: 64}}`.
         lambda_: rates at which memories lose weight with distance (key `lambda`).
@@ -104,6 +107,7 @@ class SweepConfig(BaseModel):
 
     task: str
     dataset: str | None = Field(default=None, min_length=1)
+    encoder: str | None = Field(default=None, min_length=1)
     demonstrations: Annotated[tuple[int, ...], BeforeValidator(_as_list)] = ()
     method: Strings = ("mcnn+mlp", "bc", "1nn")
     preset: str = Field(default_factory=lambda given: _preset_of(given.get("task", "")))

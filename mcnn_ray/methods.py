@@ -19,7 +19,7 @@ from mcnn_ray.options import Option
 
 __all__ = ["CODEBOOK_FIELDS", "METHODS", "PRESETS", "Method", "default_preset", "known_options", "preset_names"]
 
-PRESETS = ("paper", "official-code", "tuned", "kitchen")
+PRESETS = ("paper", "official-code", "tuned", "kitchen", "driving")
 _KITCHEN = "FrankaKitchen-v1"
 
 
@@ -57,6 +57,7 @@ _BLEND = (*_HARD_BLEND, "beta_schedule")
 
 # Appendix, "Detailed Experimental Setup".
 _REGRESSION = {"learning_rate": 3e-4, "batch_size": 256, "hidden": (256, 256)}
+_DRIVING = {"hidden": (1024, 1024)}  # the paper's, on embeddings of 512 numbers
 _CODEBOOK = {"memory_fraction": 0.1, "memories": "neural-gas", "memory_seed": 0}
 _MEMORIES = {
     **_CODEBOOK,
@@ -102,7 +103,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             meaning="behaviour cloning with an MLP",
             family="regression",
             uses=_MLP,
-            presets={"paper": {**_REGRESSION, **_CODEBOOK}},
+            presets={"paper": {**_REGRESSION, **_CODEBOOK}, "driving": _DRIVING},
             options={
                 "oversampling": Option(
                     default=1, least=1, most=1000, meaning="times that each memory is seen where others are seen once"
@@ -118,6 +119,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 "paper": {**_REGRESSION, **_MEMORIES},
                 "official-code": {"lambda_": 10.0, "beta_schedule": "official-code"},
                 "tuned": {"lambda_": 1.0, "distance": "median"},  # on seeds for choosing, see docs/methods.md
+                "driving": _DRIVING,
             },
         ),
         "bet": Method(
@@ -246,7 +248,8 @@ def preset_names(method: str) -> list[str]:
 
 def default_preset(environment: str) -> str:
     """Return the preset of what is not asked for in an environment, by its Gymnasium id."""
-    return "kitchen" if environment.rpartition(":")[2] == _KITCHEN else "paper"
+    name = environment.rpartition(":")[2]
+    return "driving" if name.startswith("Driving") else "kitchen" if name == _KITCHEN else "paper"
 
 
 def known_options() -> dict[str, list[str]]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from gymnasium.spaces import Box
 
 from mcnn_ray.data.demonstrations import Demonstrations
-from mcnn_ray.errors import DatasetError
+from mcnn_ray.errors import ConfigError, DatasetError
 from mcnn_ray.tasks.catalogue import Task
 from mcnn_ray.tasks.environments import make_environment
+
+if TYPE_CHECKING:
+    from mcnn_ray.encoders.encoder import Encoder
 
 __all__ = ["check_demonstrations"]
 
@@ -22,6 +25,7 @@ def check_demonstrations(
     clip_actions: bool = False,
     constant_columns: Literal["refuse", "ignore"] = "refuse",
     min_episodes: int = 2,
+    encoder: Encoder | None = None,
 ) -> tuple[Demonstrations, Box]:
     """Hold demonstrations against a task's environment and against what can be learned from.
 
@@ -32,6 +36,8 @@ def check_demonstrations(
         constant_columns: what to do about observation columns that never change. A policy ignores them; since such a
             column may change in a rollout, that has to be asked for.
         min_episodes: fewer are refused: one episode shows a single start only.
+        encoder: that the observations were seen through, or None. Its outputs that never change are always ignored:
+            nobody can have chosen them.
 
     Returns:
         The demonstrations, with actions clipped if asked; the environment's action space.
@@ -46,6 +52,13 @@ def check_demonstrations(
     width = int(np.prod(env.observation_space.shape or (0,)))
     env.close()
     source = demonstrations.source
+    if encoder is not None:
+        if width != encoder.inputs:
+            raise ConfigError(
+                f"the environment of {task.id} has {width} observation numbers, the encoder {encoder.name} takes "
+                f"images of {encoder.inputs}; leave --encoder out"
+            )
+        width, constant_columns = encoder.outputs, "ignore"
     if demonstrations.observations_ND.shape[1] != width:
         raise DatasetError(
             f"{source} has {demonstrations.observations_ND.shape[1]} observation numbers, the environment of "

@@ -33,6 +33,8 @@ class Demonstrations:
         successes_E: (E,) bool, whether each episode did what the task asks, at any step; None where not recorded.
         source: where the data came from, e.g. a Minari id or a file name.
         provenance: further facts of their origin, JSON values only.
+        observations_hash: stands for the observations in `sha256` where they were computed, and may be rounded
+            otherwise on another machine; None where they were recorded.
     """
 
     observations_ND: Float32Array
@@ -43,6 +45,7 @@ class Demonstrations:
     final_observations_ED: Float32Array | None = None
     successes_E: npt.NDArray[np.bool_] | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
+    observations_hash: str | None = None
 
     def __post_init__(self) -> None:
         steps = len(self.observations_ND)
@@ -105,7 +108,11 @@ class Demonstrations:
     def sha256(self) -> str:
         """Hash of what a policy learns from: observations, actions and boundaries."""
         digest = hashlib.sha256()
-        for array in (self.observations_ND, self.actions_NA, self.offsets):
+        arrays: list[npt.NDArray[Any]] = [self.observations_ND, self.actions_NA, self.offsets]
+        if self.observations_hash is not None:
+            digest.update(self.observations_hash.encode())
+            del arrays[0]
+        for array in arrays:
             digest.update(str((array.dtype.str, array.shape)).encode())
             digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ from safetensors.numpy import save_file
 from mcnn_ray.artifacts import write_directory, write_json
 from mcnn_ray.core.normalise import ActionScale, Standardiser
 from mcnn_ray.errors import DatasetError
+
+if TYPE_CHECKING:
+    from mcnn_ray.encoders.encoder import Encoder
 
 __all__ = ["FORMAT", "Explanation", "Policy", "draw", "episode_generator", "save_policy"]
 
@@ -43,16 +46,18 @@ class Explanation:
 
 
 class Policy(ABC):
-    """A policy acts on raw observations and gives raw actions.
+    """A policy acts on raw observations, or on what its encoder makes of them, and gives raw actions.
 
     Attributes:
         kind: name of the family in `policy.json`.
         card: where the policy comes from (task, dataset, member, versions): JSON values.
         standardiser: of observations.
         action_scale: between raw actions and [-1, 1].
+        encoder: of the images that the environment gives, or None: set by whoever builds the policy.
     """
 
     kind: ClassVar[str]
+    encoder: Encoder | None = None
 
     def __init__(self, card: dict[str, Any], standardiser: Standardiser, action_scale: ActionScale) -> None:
         self.card = card
@@ -62,11 +67,11 @@ class Policy(ABC):
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel between our own processes as arrays and settings alone, and build searches anew at the other end."""
         parts = (self.card, self.standardiser, self.action_scale, self.arrays(), self.settings())
-        return (type(self).from_parts, parts)
+        return (type(self).from_parts, parts, {} if self.encoder is None else {"encoder": self.encoder})
 
     @property
     def observation_dim(self) -> int:
-        """Number D of observation numbers."""
+        """Number D of observation numbers that `act` takes."""
         return len(self.standardiser.mean_D)
 
     @property
@@ -85,13 +90,21 @@ class Policy(ABC):
         """
         return None
 
+    def encode(self, observations_BX: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return what `act` and `explain` take: raw observations as they are, (B, D), or embeddings of (B, X) images.
+
+        Raises:
+            DatasetError: the policy has an encoder, and these are no images that it takes.
+        """
+        return observations_BX if self.encoder is None else self.encoder(observations_BX)
+
     def act(
         self, observations_BD: npt.NDArray[Any], state: list[Any] | None = None
     ) -> tuple[Float32Array, list[Any] | None]:
         """Choose actions.
 
         Args:
-            observations_BD: (B, D) raw observations.
+            observations_BD: (B, D) raw observations, as `encode` gives them.
             state: what the policy remembers of each of the B episodes (past observations, say, or actions it has
                 planned), from `start` or the last step; None starts them with the seeds 0 to B - 1.
 
@@ -112,7 +125,8 @@ class Policy(ABC):
 
     def to(self, device: str) -> None:
         """Compute on a device of torch's from now on, e.g. `cuda`; what computes with numpy stays where it is."""
-        return
+        if self.encoder is not None:
+            self.encoder.to(device)
 
     @abstractmethod
     def _actions(self, obs_BD: Float32Array, state: list[Any] | None) -> Float32Array:
@@ -161,12 +175,23 @@ def draw(logits_BC: Float32Array, generators: Sequence[np.random.Generator]) -> 
 
 
 def save_policy(policy: Policy, directory: Path) -> None:
-    """Write a policy directory whole or not at all: `policy.json`, `policy.safetensors` and their manifest."""
+    """Write a policy directory whole or not at all: `policy.json`, `policy.safetensors` and their manifest.
+
+    One with an encoder also gets `encoder.safetensors`, so that it can be used without anything else.
+    """
     with write_directory(directory) as target:
         write_json(
             target / "policy.json",
-            {"format": FORMAT, "kind": policy.kind, "card": policy.card, "settings": policy.settings()},
+            {
+                "format": FORMAT,
+                "kind": policy.kind,
+                "card": policy.card,
+                "settings": policy.settings(),
+                **({} if policy.encoder is None else {"encoder": policy.encoder.description()}),
+            },
         )
+        if policy.encoder is not None:
+            policy.encoder.write_weights(target)
         arrays = {
             "observation_mean": policy.standardiser.mean_D,
             "observation_scale": policy.standardiser.scale_D,

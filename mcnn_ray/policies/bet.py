@@ -166,6 +166,7 @@ class BetPolicy(MemoryPolicy):
 
     def to(self, device: str) -> None:
         """Compute the network on a device of torch's from now on; clusters are drawn on the CPU."""
+        super().to(device)
         self._device = device
         self._network.to(device)
 

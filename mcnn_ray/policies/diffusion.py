@@ -179,6 +179,7 @@ class DiffusionPolicy(MemoryPolicy):
 
     def to(self, device: str) -> None:
         """Compute the network on a device of torch's from now on; noise is drawn on the CPU."""
+        super().to(device)
         self._device = device
         self._network.to(device)
         self._time_S1H = self._time_S1H.to(device)

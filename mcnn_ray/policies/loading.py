@@ -66,8 +66,12 @@ def load_policy(directory: Path, backbone: str | None = None) -> Policy:
             arrays,
             description["settings"],
         )
+        if "encoder" in description:
+            read_weights = resolve_name("mcnn_ray.encoders.encoder:Encoder.read_weights")
+            policy.encoder = read_weights(directory, description["encoder"])
         # One action shows that the arrays fit each other.
-        action_BA, _ = policy.act(np.zeros((1, policy.observation_dim), dtype=np.float32))
+        width = policy.observation_dim if policy.encoder is None else policy.encoder.inputs
+        action_BA, _ = policy.act(policy.encode(np.zeros((1, width), dtype=np.float32)))
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise ArtifactError(
             f"{directory} lacks a part or its parts do not fit ({error!r}); train the policy again"

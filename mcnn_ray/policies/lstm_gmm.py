@@ -147,6 +147,7 @@ class LstmGmmPolicy(Policy):
 
     def to(self, device: str) -> None:
         """Compute the network on a device of torch's from now on; modes and noise are drawn on the CPU."""
+        super().to(device)
         self._device = device
         self._network.to(device)
 

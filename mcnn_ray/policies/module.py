@@ -68,6 +68,7 @@ class ModulePolicy(BlendedPolicy):
 
     def to(self, device: str) -> None:
         """Compute the network on a device of torch's from now on; memories are looked up on the CPU."""
+        super().to(device)
         self._device = device
         self._module.to(device)
 

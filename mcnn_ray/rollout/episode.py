@@ -133,7 +133,7 @@ def run_episodes(
     while live:
         for place, episode in live:
             rows[place] = episode.observation
-        obs_BD = np.array(rows)  # a copy: some environments reuse their buffer
+        obs_BD = policy.encode(np.array(rows))  # a copy: some environments reuse their buffer
         actions_BA, states = policy.act(obs_BD, states)
         if actions_BA.shape[1] != len(low_A):
             raise DatasetError(
@@ -179,7 +179,7 @@ class _Episode:
         self._subtasks = dict.fromkeys(_names(info.get("tasks_to_complete")), False)
 
     def step(self, obs_D: npt.NDArray[Any], action_A: npt.NDArray[np.float32]) -> None:
-        """Take a step; the observation is a copy of this episode's own."""
+        """Take a step; the observation is a copy of this episode's own, as the policy sees it."""
         self._seen.append(obs_D)
         self._actions.append(action_A)
         try:

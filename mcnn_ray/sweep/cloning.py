@@ -43,6 +43,8 @@ def clone_demonstrations(
         ConfigError: fewer rollouts than demonstrations are asked for.
         DatasetError: there are no demonstrations, or they cannot be learned from.
     """
+    if config.find_task().images:
+        raise ConfigError(f"the observations of {config.task} are images, of which no cloned variant is made")
     study = open_study(config)
     shown = study.demonstrations
     count = shown.episodes if episodes is None else episodes

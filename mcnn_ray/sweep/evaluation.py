@@ -50,7 +50,8 @@ def evaluate_policy(
         ConfigError: the backbone cannot be imported or used.
         SimulationError: no episode can be run.
     """
-    card = load_policy(directory, backbone).card
+    policy = load_policy(directory, backbone)
+    card = policy.card
     try:
         task, identity = find_recorded_task(card["task"], trusted_module, directory), str(card["identity"])
         member = Member.from_parameters(card["member"])
@@ -70,7 +71,7 @@ def evaluate_policy(
                 {identity: directory},
                 range(start, start + episodes),
                 actors=min(actors or most, most),
-                gpus=cluster_gpus() if backbone else 0,
+                gpus=cluster_gpus() if backbone or policy.encoder is not None else 0,
                 backbone=backbone,
                 progress=lambda done, total: watch("rollouts, episodes", done, total),
             )

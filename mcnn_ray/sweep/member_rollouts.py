@@ -67,7 +67,7 @@ def roll_out_members(
     stops = looks(config.episodes) if config.stop_early else []
     comparisons = len(stops) * (len(going) - 1)
     stopped: set[str] = set()
-    gpus = cluster_gpus() if config.backbone else 0
+    gpus = cluster_gpus() if config.backbone or config.encoder else 0
     with RolloutPool(task, actors=cluster_cpus(), gpus=gpus, backbone=config.backbone) as pool:
         leader = _Leader(going, plan, config.episodes, say)
         episodes = _Episodes(plan, members, config.episodes, pool, tell, leader)

@@ -97,8 +97,9 @@ def run_sweep(
     tell: Watcher = watch or (lambda stage, done, total: None)
     say = say or (lambda text: None)
     rung_steps(config)  # faults are told before anything is made
-    studies = open_studies(config)
-    folder, codebooks = storage / config.sweep_name, storage / "cache" / "codebooks"
+    cache = storage / "cache"
+    studies = open_studies(config, cache, lambda name, share: tell(name, share, 1.0))
+    folder, codebooks = storage / config.sweep_name, cache / "codebooks"
     earlier_start(folder, studies, config.selection_key)
     members = config.members() if config.search == "grid" else fixed_members(config)
     with locked(folder, wait=False), ray_session(own_modules(studies.task, config.backbone)):

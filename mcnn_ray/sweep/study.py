@@ -19,6 +19,8 @@ from mcnn_ray.core.normalise import ActionScale, Standardiser
 from mcnn_ray.data.checks import check_demonstrations
 from mcnn_ray.data.demonstrations import Demonstrations
 from mcnn_ray.data.minari_store import task_demonstrations
+from mcnn_ray.encoders.embeddings import cached_embeddings, embed
+from mcnn_ray.encoders.encoder import Encoder, find_encoder
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.member import CodebookKey, DataKey, Member, MemoryKey
 from mcnn_ray.policies.base import Policy
@@ -53,6 +55,7 @@ class Study:
         action_scale: of the environment's bounds.
         obs_ND: (N, D) float32, standardised.
         codebooks: by (way of picking, fraction, seed).
+        encoder: that the demonstrations' images were seen through, or None.
     """
 
     task: Task
@@ -61,6 +64,7 @@ class Study:
     action_scale: ActionScale
     obs_ND: npt.NDArray[np.float32]
     codebooks: dict[CodebookKey, Codebook] = field(default_factory=dict)
+    encoder: Encoder | None = None
 
     @property
     def units(self) -> npt.NDArray[np.float32]:
@@ -196,7 +200,13 @@ class Study:
             member: what it is.
             parameters: of its trained network, as `Pack.parameters` gives them; None for methods without one.
         """
-        card = self.card(member)
+        policy = self._policy(member, self.card(member), parameters)
+        policy.encoder = self.encoder
+        return policy
+
+    def _policy(
+        self, member: Member, card: dict[str, Any], parameters: Mapping[str, npt.NDArray[np.float32]] | None
+    ) -> Policy:
         if parameters is None:
             return self._nearest_policy(member, card)
         if member.family == "ibc":
@@ -264,6 +274,7 @@ class Study:
                 "episodes": self.demonstrations.episodes,
                 "steps": self.demonstrations.steps,
             },
+            **({} if self.encoder is None else {"encoder": self.encoder.description()}),
             "versions": {name: importlib.metadata.version(name) for name in ("mcnn-ray", "torch", "numpy")},
         }
 
@@ -299,17 +310,28 @@ class Studies:
             study.learn_codebooks([member for member in members if member.demonstrations == part], cache, progress)
 
 
-def open_studies(config: SweepConfig) -> Studies:
-    """Read a sweep's demonstrations and hold them against its task.
+def open_studies(
+    config: SweepConfig, cache: Path | None = None, progress: Callable[[str, float], None] | None = None
+) -> Studies:
+    """Read a sweep's demonstrations, have images seen by its encoder, and hold them against its task.
+
+    Args:
+        config: of the sweep.
+        cache: folder that embeddings of images are kept in; None computes them anew.
+        progress: called with what is done and the share of it.
 
     Raises:
         DatasetError: missing, damaged, or not fit for the task.
-        ConfigError: the task or a subset asked for does not exist, or a backbone cannot be used.
+        ConfigError: the task, a subset asked for or the encoder does not exist, or a backbone cannot be used.
+        ArtifactError: the encoder is damaged.
     """
     task = config.find_task()
+    encoder = _encoder(config, task)
     demonstrations = task_demonstrations(task)
+    if encoder is not None:
+        demonstrations = _embedded(demonstrations, encoder, cache, progress)
     parts = {
-        count: make_study(config, task, demonstrations if count is None else demonstrations.subset(count))
+        count: make_study(config, task, demonstrations if count is None else demonstrations.subset(count), encoder)
         for count in config.demonstrations or (None,)
     }
     if config.backbone is not None and any(member.trained for member in config.members()):
@@ -319,14 +341,52 @@ def open_studies(config: SweepConfig) -> Studies:
     return Studies(task=task, demonstrations=demonstrations, parts=parts)
 
 
-def open_study(config: SweepConfig) -> Study:
+def _embedded(
+    demonstrations: Demonstrations,
+    encoder: Encoder,
+    cache: Path | None,
+    progress: Callable[[str, float], None] | None,
+) -> Demonstrations:
+    def report(share: float) -> None:
+        if progress is not None:
+            progress(f"embeddings by {encoder.name}", share)
+
+    if cache is None:
+        return embed(demonstrations, encoder, report)
+    encoder.keep_in(cache / "encoders")
+    return cached_embeddings(demonstrations, encoder, cache / "embeddings", report)
+
+
+def _encoder(config: SweepConfig, task: Task) -> Encoder | None:
+    if config.encoder is not None:
+        return find_encoder(config.encoder)
+    if task.images:
+        raise ConfigError(
+            f"the observations of {task.id} are images, and no encoder is named; make one (mcnn encoder train "
+            f"{task.id} runs/encoders/bc) and pass --encoder runs/encoders/bc, or --encoder random-small as a lower "
+            "baseline"
+        )
+    return None
+
+
+def open_study(
+    config: SweepConfig, cache: Path | None = None, progress: Callable[[str, float], None] | None = None
+) -> Study:
     """Return the study of a configuration in which all learn from the same demonstrations; see `open_studies`."""
-    (study,) = open_studies(config).parts.values()
+    (study,) = open_studies(config, cache, progress).parts.values()
     return study
 
 
-def make_study(config: SweepConfig, task: Task, demonstrations: Demonstrations) -> Study:
+def make_study(
+    config: SweepConfig, task: Task, demonstrations: Demonstrations, encoder: Encoder | None = None
+) -> Study:
     """Hold demonstrations against a task and scale them.
+
+    Args:
+        config: of the sweep.
+        task: whose environment they must fit.
+        demonstrations: embeddings, where there is an encoder.
+        encoder: that made them, or None.
 
     Raises:
         DatasetError: they are not fit for the task.
@@ -340,6 +400,7 @@ def make_study(config: SweepConfig, task: Task, demonstrations: Demonstrations) 
         clip_actions=config.clip_actions,
         constant_columns=config.constant_columns,
         min_episodes=config.min_episodes,
+        encoder=encoder,
     )
     for member in members:
         check_rows(member, demonstrations.steps, f"demonstration steps of {demonstrations.source}")
@@ -360,4 +421,5 @@ def make_study(config: SweepConfig, task: Task, demonstrations: Demonstrations) 
             low_A=action_space.low.astype(np.float32), high_A=action_space.high.astype(np.float32)
         ),
         obs_ND=standardiser(demonstrations.observations_ND),
+        encoder=encoder,
     )

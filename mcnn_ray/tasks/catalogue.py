@@ -55,6 +55,7 @@ class Task:
         observation_key: the part of a Dict observation that policies see; None gives them all of it.
         subtasks: what a FrankaKitchen environment asks for; empty leaves the environment's own.
         server: `carla` when the environment is a `DrivingEnv`, which has a server to itself: one episode at a time.
+        images: whether observations are images, which policies see through an encoder.
         control: `joint-targets` when actions are the joint positions to reach, which `KitchenJointTargets` takes.
     """
 
@@ -70,6 +71,7 @@ class Task:
     subtasks: tuple[str, ...] = ()
     server: Literal["carla"] | None = None
     control: Literal["environment", "joint-targets"] = "environment"
+    images: bool = False
 
     def normalised_score(self, episode_return: float) -> float | None:
         """Return `100 (return - min) / (max - min)` with D4RL's references, or None where there are none."""
