@@ -79,3 +79,46 @@ class Fragile(Drift):
 gym.register("Fragile-v0", "tests.environments:Fragile")
 gym.register("Drift-v0", "tests.environments:Drift")
 gym.register("Mortal-v0", "tests.environments:Mortal")
+
+
+class Glance(gym.Env):
+    """A bright column in an image of 48 x 48, to be moved to the middle."""
+
+    observation_space = gym.spaces.Box(0, 1, (48, 48, 3), np.float32)
+    action_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place, self.age = self.np_random.uniform(0, 47), 0
+        return self._image(), {}
+
+    def step(self, action):
+        self.place, self.age = float(np.clip(self.place + 12 * float(action[0]), 0, 47)), self.age + 1
+        return self._image(), -abs(self.place - 24) / 24, False, self.age >= 6, {}
+
+    def _image(self):
+        image = np.full((48, 48, 3), 0.2, np.float32)
+        image[10:, max(0, round(self.place) - 3) : round(self.place) + 4] = (1.0, 0.6, 0.4)
+        return image
+
+
+def glance_demonstrations(episodes=12):
+    """Demonstrations of someone who moves the column straight to the middle; from seed 0 on."""
+    env, images, actions, rewards = gym.make("Glance-v0"), [], [], []
+    for seed in range(episodes):
+        obs, _ = env.reset(seed=seed)
+        for _ in range(6):
+            images.append(obs.reshape(-1))
+            actions.append([np.clip((24 - env.unwrapped.place) / 12, -1, 1)])
+            obs, reward, *_ = env.step(actions[-1])
+            rewards.append(reward)
+    return Demonstrations(
+        observations_ND=np.stack(images),
+        actions_NA=np.array(actions, np.float32),
+        rewards_N=np.array(rewards, np.float32),
+        offsets=np.arange(0, 6 * episodes + 1, 6),
+        source="glances",
+    )
+
+
+gym.register("Glance-v0", "tests.environments:Glance")

@@ -65,6 +65,9 @@ def test_help_shows_an_example_for_every_command(mcnn):
         "data collect",
         "data import",
         "data info",
+        "encoder train",
+        "encoder import",
+        "encoder info",
     ):
         status, out, _ = mcnn(*command.split(), "--help")
         assert status == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "mcnn_ray"
-BARE = ("core", "policies", "training", "terminal.py", "errors.py", "artifacts.py", "member.py")
+BARE = ("core", "policies", "encoders", "training", "terminal.py", "errors.py", "artifacts.py", "member.py")
 ALLOWED = {"torch", "numpy", "scipy", "pandas", "safetensors", "typer", "rich", "mcnn_ray", *sys.stdlib_module_names}
 
 

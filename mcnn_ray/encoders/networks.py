@@ -98,7 +98,8 @@ def make_network(architecture: str, weights: dict[str, npt.NDArray[np.float32]])
         network = ARCHITECTURES[architecture]().to_empty(device="cpu")
     network.load_state_dict({name: torch.tensor(array) for name, array in weights.items()}, strict=False)
     # As images lie in memory: pixel by pixel.
-    return network.eval().requires_grad_(False).to(memory_format=torch.channels_last)  # type: ignore[no-any-return]
+    network.eval().requires_grad_(False).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return network
 
 
 def draw_weights(architecture: str, seed: int) -> dict[str, npt.NDArray[np.float32]]:

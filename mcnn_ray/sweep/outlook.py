@@ -14,9 +14,10 @@ import numpy as np
 import torch
 
 from mcnn_ray.config import SweepConfig
+from mcnn_ray.encoders.encoder import Encoder
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.member import Member
-from mcnn_ray.rollout.episode import FAULTS
+from mcnn_ray.rollout.episode import FAULTS, LOCKSTEP
 from mcnn_ray.sweep.capacity import Capacity, pack_bytes, step_cost
 from mcnn_ray.sweep.cluster import cluster_cpus, cluster_gpus
 from mcnn_ray.sweep.plan import PlannedPack, SweepPlan
@@ -98,6 +99,7 @@ def look_ahead(
     steps = len(silent) * episodes * horizon
     step_s = _step_s(env) if steps else None
     acting_s = episodes * horizon * _acting_s([plan.members[identity] for identity in silent], studies)
+    acting_s += steps * _seeing_s(studies.encoder) if steps and studies.encoder is not None else 0.0
     outlook = Outlook(
         members=len(plan.members),
         packs=tuple(len(pack.members) for pack in packs),
@@ -126,6 +128,8 @@ def _disk(packs: Sequence[PlannedPack], studies: Studies) -> int:
         memories = (member.memory_fraction or 0.0) * len(studies.of(member).obs_ND)
         numbers += step_cost(member, studies).parameters * (1 + _STATES * _CHECKPOINTS)
         numbers += memories * sum(studies.widths)
+        if studies.encoder is not None:  # in MLflow; the folders of a sweep share one file
+            numbers += sum(array.size for array in studies.encoder.weights.values())
     return int(_NUMBER * numbers)
 
 
@@ -142,6 +146,17 @@ def _acting_s(members: Sequence[Member], studies: Studies) -> float:
     """Return the seconds of one action of each, as far as its network is what takes the time."""
     flop = sum(step_cost(member, studies).act_flop for member in members if member.family in LEARNERS)
     return flop / _product_rate() if flop else 0.0
+
+
+def _seeing_s(encoder: Encoder) -> float:
+    """Return the seconds that an encoder takes for an image on one thread, of as many as it sees at once."""
+    images_BX, threads = np.zeros((LOCKSTEP, encoder.inputs), np.float32), torch.get_num_threads()
+    torch.set_num_threads(1)
+    encoder(images_BX)
+    started = time.perf_counter()
+    encoder(images_BX)
+    torch.set_num_threads(threads)
+    return (time.perf_counter() - started) / LOCKSTEP
 
 
 def _product_rate() -> float:

@@ -298,6 +298,11 @@ class Studies:
         return self.parts[member.demonstrations]
 
     @property
+    def encoder(self) -> Encoder | None:
+        """What images are seen through; None where observations are no images."""
+        return next(iter(self.parts.values())).encoder
+
+    @property
     def widths(self) -> tuple[int, int]:
         """How many numbers an observation has, and an action."""
         return self.demonstrations.observations_ND.shape[1], self.demonstrations.actions_NA.shape[1]
