@@ -128,6 +128,7 @@ def _driving_task(name: str, strict: bool) -> Task:
         reference_max=reference_max,
         expert="driving",
         server="carla",
+        images=True,
     )
 
 
