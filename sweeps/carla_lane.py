@@ -1,6 +1,6 @@
 """Lane keeping from images, on the lite server unless a CARLA is named (docs/carla_servers.md); --paper for a GPU.
 
-Records 50 episodes of the packaged driver and clones an encoder from them first, unless they are there. With the paper's:
+Records 50 episodes of the packaged driver and clones an encoder from them first, unless both are there. The paper's:
     mcnn encoder import 660000.pth runs/encoders/cilrs
     python sweeps/carla_lane.py --paper --encoder runs/encoders/cilrs
 """
