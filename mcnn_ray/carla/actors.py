@@ -7,15 +7,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mcnn_ray.carla.connection import Connection
+from mcnn_ray.carla.connection import Connection, Images
 from mcnn_ray.carla.reward import Vehicle
-from mcnn_ray.carla.scenarios import CAMERA, Pose, Scenario
+from mcnn_ray.carla.scenarios import CAMERA, VIEWER, CameraKind, Pose, Scenario
 from mcnn_ray.carla.starts import car_blueprint, vehicle_blueprints, vehicle_starts
 from mcnn_ray.errors import ServerError
 
 __all__ = ["Actors"]
 
-_CAMERA_PLACE = (1.6, 0.0, 1.7)
 _NOON_DEG = 90.0
 _GAP_M, _SLOWER_PERCENT = 2.0, 30.0  # what the traffic manager keeps, as D4RL sets it
 
@@ -23,31 +22,30 @@ Extent = tuple[float, float, float]
 
 
 class Actors:
-    """A car that is driven, its camera, and vehicles that the server drives.
+    """A car that is driven, its cameras, and vehicles that the server drives.
 
     Args:
         server: whose world they are in.
         scenario: the task.
         start: where the car is spawned.
+        watched: mount a second camera, behind the car.
 
     Raises:
-        ServerError: they cannot be spawned, or the camera sends nothing.
+        ServerError: they cannot be spawned, or a camera sends nothing.
     """
 
-    def __init__(self, server: Connection, scenario: Scenario, start: Pose) -> None:
+    def __init__(self, server: Connection, scenario: Scenario, start: Pose, watched: bool) -> None:
         self._server, self._scenario = server, scenario
         self._vehicles: dict[int, Extent] = {}
+        # Kept beyond the connection: the client warns of sensors that become garbage while a dead server has them.
+        self._cameras: list[Any] = []
         with server.calling("spawning the car"):
             server.world.set_weather(server.carla.WeatherParameters(sun_altitude_angle=_NOON_DEG))
             library = server.world.get_blueprint_library()
             self._car = server.world.spawn_actor(car_blueprint(library), self._transform(start))
             self._car_extent = _extent(self._car)
-            camera = library.find("sensor.camera.rgb")
-            for name, value in CAMERA.items():
-                camera.set_attribute(name, value)
-            mount = server.carla.Transform(server.carla.Location(*_CAMERA_PLACE))
-            self._camera = server.world.spawn_actor(camera, mount, attach_to=self._car)
-        server.mount_camera(self._camera)
+        self._images = self._mount(CAMERA)
+        self._views = self._mount(VIEWER) if watched else None
 
     def place_car(self, pose: Pose) -> None:
         """Put the car somewhere, at rest."""
@@ -112,7 +110,24 @@ class Actors:
         """
         car = self._seen(self._car.id, self._car_extent)
         others = [self._seen(number, extent) for number, extent in self._vehicles.items()]
-        return car, others, self._server.image()
+        return car, others, self._server.image(self._images)
+
+    def view(self) -> npt.NDArray[np.uint8] | None:
+        """Return the (height, width, 3) RGB image of the camera behind the car, of the last tick; None without one.
+
+        Raises:
+            ServerError: it is missing.
+        """
+        return None if self._views is None else self._server.image(self._views)
+
+    def _mount(self, kind: CameraKind) -> Images:
+        server = self._server
+        with server.calling("mounting a camera"):
+            camera = server.world.get_blueprint_library().find("sensor.camera.rgb")
+            for name, value in (("image_size_x", kind.width), ("image_size_y", kind.height), ("fov", kind.fov_deg)):
+                camera.set_attribute(name, str(value))
+            self._cameras.append(server.world.spawn_actor(camera, self._transform(kind.mount), attach_to=self._car))
+        return server.mount_camera(self._cameras[-1])
 
     def _seen(self, number: int, extent: Extent) -> Vehicle:
         state = self._server.snapshot.find(number)

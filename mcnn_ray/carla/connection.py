@@ -19,12 +19,14 @@ import numpy.typing as npt
 from mcnn_ray.carla.lite.maps import MAPS_PREFIX
 from mcnn_ray.errors import ConfigError, ServerError, SimulationError
 
-__all__ = ["DELTA_S", "Address", "Connection"]
+__all__ = ["DELTA_S", "Address", "Connection", "Images"]
 
 DELTA_S = 0.05  # of a step
 _WARM_UP_TICKS = 20  # until a camera's first image: its stream begins some time after it is asked for
 _WARM_UP_S = 0.25  # for each
 _LEAVING_S = 1.0  # for each call that tidies up, which a dead server does not answer
+
+Images = queue.SimpleQueue[Any]  # of a camera, as the client receives them
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,6 @@ class Connection:
             ) from error
         self.carla: Any = carla
         self._address, self._timeout_s = address, timeout_s
-        self._images: queue.SimpleQueue[Any] = queue.SimpleQueue()
         with self.calling("connecting"):
             self.client: Any = carla.Client(address.host, address.port)
             self.client.set_timeout(timeout_s)
@@ -141,24 +142,28 @@ class Connection:
             cause = " ".join(str(error).split())
             raise ServerError(f"CARLA server {self._address} failed at {doing}: {cause}; start it again") from error
 
-    def mount_camera(self, camera: Any, ticks: int = _WARM_UP_TICKS) -> None:
+    def mount_camera(self, camera: Any, ticks: int = _WARM_UP_TICKS) -> Images:
         """Receive a camera's images from now on.
 
         Args:
             camera: an actor.
             ticks: at most until its first image.
 
+        Returns:
+            Where they come in; `image` takes them out.
+
         Raises:
             ServerError: none comes.
         """
+        images: Images = queue.SimpleQueue()
         with self.calling("listening to a camera"):
-            camera.listen(self._images.put)
+            camera.listen(images.put)
             self._cameras.append(camera)
         for _ in range(ticks):
             self.tick()
             with contextlib.suppress(queue.Empty):
-                self._images.get(timeout=_WARM_UP_S)
-                return
+                images.get(timeout=_WARM_UP_S)
+                return images
         raise ServerError(f"CARLA server {self._address} sent no image in {ticks} frames; start it again")
 
     def tick(self) -> None:
@@ -177,8 +182,11 @@ class Connection:
             )
         self._frame = frame
 
-    def image(self) -> npt.NDArray[np.uint8]:
-        """Return the camera's image of the last tick.
+    def image(self, images: Images) -> npt.NDArray[np.uint8]:
+        """Return a camera's image of the last tick.
+
+        Args:
+            images: what `mount_camera` gave for it.
 
         Returns:
             (height, width, 3) RGB.
@@ -189,7 +197,7 @@ class Connection:
         image = None
         while image is None or image.frame < self._frame:
             try:
-                image = self._images.get(timeout=self._timeout_s)
+                image = images.get(timeout=self._timeout_s)
             except queue.Empty:
                 raise ServerError(
                     f"CARLA server {self._address} sent no image of frame {self._frame} in {self._timeout_s:g} s"

@@ -53,7 +53,7 @@ class DrivingEnv(gym.Env[npt.NDArray[np.float32], npt.NDArray[np.float32]]):
         server: `HOST:PORT` or `HOST:PORT:TRAFFIC_MANAGER_PORT`; None takes the variable MCNN_CARLA_SERVER. As
             an attribute it may be set to another one after `close`.
         timeout_s: for each answer of the server.
-        render_mode: `rgb_array` or None.
+        render_mode: `rgb_array` mounts a second camera, behind the car, that `render` shows; policies do not see it.
 
     Raises:
         ConfigError: there is no such scenario.
@@ -140,8 +140,8 @@ class DrivingEnv(gym.Env[npt.NDArray[np.float32], npt.NDArray[np.float32]]):
         return self._guarded(lambda: self._step(push, steer))
 
     def render(self) -> npt.NDArray[np.uint8]:
-        """Return the last image, (48, 48, 3) RGB."""
-        return self._image.copy()
+        """Return (272, 480, 3) RGB of the camera behind the car; without `rgb_array` the observed (48, 48, 3)."""
+        return (self._image if self._view is None else self._view).copy()
 
     def close(self) -> None:
         """Leave the server as it was: without actors of this environment, and running by itself."""
@@ -195,6 +195,7 @@ class DrivingEnv(gym.Env[npt.NDArray[np.float32], npt.NDArray[np.float32]]):
 
     def _look(self) -> None:
         self.car, self.others, self._image = self._actors.look()
+        self._view = self._actors.view()
         if self._router is not None:
             self.route = self.route.follow(*self.car.pose[:3], self.car.pose[4])
 
@@ -240,7 +241,8 @@ class DrivingEnv(gym.Env[npt.NDArray[np.float32], npt.NDArray[np.float32]]):
             self._lights = TrafficLights(server.carla, server.world, server.map)
             if self.scenario.goal is not None:
                 self._plan_routes(Router(server.map, self.scenario.goal))
-        self._actors = Actors(server, self.scenario, self.scenario.start or self._spawn_points[0])
+        start, watched = self.scenario.start or self._spawn_points[0], self.render_mode == "rgb_array"
+        self._actors = Actors(server, self.scenario, start, watched)
 
     def _plan_routes(self, router: Router) -> None:
         self._router, server = router, self.connection

@@ -37,9 +37,9 @@ def _probe(address: Address, maps: list[str], load: bool, answer_s: float) -> di
         camera.set_attribute("image_size_y", "32")
         with connection.calling("spawning a camera"):
             camera = connection.world.spawn_actor(camera, carla.Transform())  # kept, or it would send no more
-        connection.mount_camera(camera)
+        images = connection.mount_camera(camera)
         connection.tick()
-        connection.image()
+        connection.image(images)
     finally:
         connection.close()
     return {"map": connection.map_name, "version": connection.version}

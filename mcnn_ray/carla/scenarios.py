@@ -7,12 +7,32 @@ from typing import Literal
 
 from mcnn_ray.carla.lite.geometry import Pose
 
-__all__ = ["CAMERA", "CAR", "IMAGE_SIDE", "SCENARIOS", "VEHICLES", "Pose", "Scenario"]
+__all__ = ["CAMERA", "CAR", "IMAGE_SIDE", "SCENARIOS", "VEHICLES", "VIEWER", "CameraKind", "Pose", "Scenario"]
 
 CAR = "vehicle.audi.a2"
 VEHICLES = 20  # beside the car
 IMAGE_SIDE = 48  # pixels
-CAMERA: dict[str, str] = {"image_size_x": str(IMAGE_SIDE), "image_size_y": str(IMAGE_SIDE), "fov": "48"}
+
+
+@dataclass(frozen=True, slots=True)
+class CameraKind:
+    """A camera on the car.
+
+    Attributes:
+        width: pixels.
+        height: pixels.
+        fov_deg: horizontal field of view.
+        mount: its pose in the car's frame.
+    """
+
+    width: int
+    height: int
+    fov_deg: int
+    mount: Pose
+
+
+CAMERA = CameraKind(IMAGE_SIDE, IMAGE_SIDE, 48, (1.6, 0.0, 1.7, 0.0, 0.0, 0.0))
+VIEWER = CameraKind(480, 272, 70, (-7.0, 0.0, 3.5, -12.0, 0.0, 0.0))  # from behind, for people to look at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

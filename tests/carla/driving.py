@@ -44,13 +44,24 @@ def digests(scenario, server, seeds):
 
 
 def observed(scenario, server):
-    env = DrivingEnv(scenario, server=server, render_mode="rgb_array")
+    env = DrivingEnv(scenario, server=server)
     obs, _ = env.reset(seed=0)
     inside = env.observation_space.contains(obs)
     same = np.array_equal(obs, env.render().reshape(-1).astype(np.float32) / np.float32(255))
     image = env.render()
     env.close()
     return obs.shape, str(obs.dtype), inside, same, image
+
+
+def watched(scenario, server, seed):
+    """The digest of an episode with the camera behind the car, its first view and its last."""
+    env = DrivingEnv(scenario, server=server, render_mode="rgb_array")
+    env.reset(seed=seed)
+    first = env.render()
+    hashed = digest(env, seed)
+    last = env.render()
+    env.close()
+    return hashed, first, last
 
 
 def starts(scenario, server, seeds, strict=False):
@@ -164,7 +175,7 @@ def failing_then_driving(failing_server, server):
         digest(env, 5)
         return None
     except ServerError:
-        env._server = server
+        env.server = server
     again = digest(env, 5)
     env.close()
     alone = DrivingEnv("lane", server=server)

@@ -31,6 +31,16 @@ def test_observations_are_flat_images_in_0_to_1(drive, highway):
     assert np.ptp(road) < 30 and road.mean() < sky.mean()
 
 
+def test_view_from_behind_shows_the_car_and_leaves_the_episode_as_it_is(drive, highway):
+    (unwatched,) = drive(driving.digests, "lane", highway, [3])
+    watched, first, last = drive(driving.watched, "lane", highway, 3)
+    assert watched == unwatched
+    assert first.shape == last.shape == (272, 480, 3)
+    assert not np.array_equal(first, last)
+    beside, car = first[200:230, 100:130].reshape(-1, 3), first[200:230, 225:255].reshape(-1, 3)
+    assert np.abs(beside.mean(0) - car.mean(0)).max() > 20
+
+
 def test_starts_lie_around_d4rls_with_twenty_vehicles_apart(drive, highway):
     found = drive(driving.starts, "lane", highway, [0, 1, 2])
     assert len({car for car, _ in found}) == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -56,7 +57,7 @@ def _image(world: World, sensor: Actor) -> bytes:
     parent = world.actors.get(sensor.parent)
     frame = world.world_pose(parent) if parent is not None else _below(world.town, sensor.pose)
     vehicles = world.vehicles
-    seen = vehicles.ids != sensor.parent
+    seen = vehicles.ids != (sensor.parent if parent is not None and _aboard(camera.mount, parent) else 0)
     pixels = camera.see(
         frame,
         world.town.raster,
@@ -67,6 +68,12 @@ def _image(world: World, sensor: Actor) -> bytes:
     )
     pose = world.states["pose"][sensor.row].tolist()
     return image_message(world.frame, world.elapsed_s, pose, camera.fov_deg, pixels)
+
+
+def _aboard(mount: Sequence[float], vehicle: Actor) -> bool:
+    """Tell whether a camera is in or above its vehicle, past which it looks; from elsewhere it sees it."""
+    length, width, _ = vehicle.blueprint.extent
+    return abs(mount[0]) <= length and abs(mount[1]) <= width
 
 
 def _collision(world: World, sensor: Actor) -> bytes | None:
