@@ -219,18 +219,8 @@ def evaluate(
 
 def _given(given: dict[str, Any]) -> dict[str, Any]:
     """Return the flags that were given under the keys of `SweepConfig`, with `a,b` as lists."""
-    single = (
-        "search",
-        "preset",
-        "steps",
-        "batch_size",
-        "episodes",
-        "backbone",
-        "dataset",
-        "constant_columns",
-        "name",
-        "task",
-    )
+    from mcnn_ray.config import SweepConfig
+
     values: dict[str, Any] = {}
     for key, value in given.items():
         if key == "option":
@@ -239,7 +229,7 @@ def _given(given: dict[str, Any]) -> dict[str, Any]:
         if value is None or key in ("context", "storage", "as_json", "file"):
             continue
         values["lambda" if key == "lambda_" else key] = (
-            value.split(",") if isinstance(value, str) and key not in single else value
+            value.split(",") if isinstance(value, str) and SweepConfig.takes_list(key) else value
         )
     return values
 

@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -42,6 +42,10 @@ FloatsOrRange = Annotated[Annotated[tuple[float, ...], Field(min_length=1)] | Ra
 Ints = Annotated[tuple[int, ...], BeforeValidator(_as_list), Field(min_length=1)]
 Strings = Annotated[tuple[str, ...], BeforeValidator(_as_list), Field(min_length=1)]
 Options = dict[str, Annotated[tuple[float | int | str, ...], BeforeValidator(_as_list), Field(min_length=1)]]
+
+
+def _holds_tuple(annotation: Any) -> bool:
+    return get_origin(annotation) is tuple or any(map(_holds_tuple, get_args(annotation)))
 
 
 def _preset_of(task: str) -> str:
@@ -141,6 +145,15 @@ class SweepConfig(BaseModel):
     halving: int | None = Field(default=None, ge=2)
     workers: int = Field(default=1, ge=1)
     name: str | None = None
+
+    @classmethod
+    def takes_list(cls, key: str) -> bool:
+        """Tell whether several values can be asked for under a key.
+
+        Args:
+            key: name of an attribute.
+        """
+        return _holds_tuple(cls.model_fields[key].annotation)
 
     @classmethod
     def parse(cls, values: dict[str, Any], source: str) -> SweepConfig:

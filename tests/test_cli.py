@@ -203,6 +203,8 @@ def datasets(pen_demonstrations):
         (["--demonstrations", "7"], 2, "has 6; ask for 1 to 6"),
         (["--batch-size", "601"], 2, "batch size 601 is larger than the 600 demonstration steps"),
         (["none.yaml"], 2, "cannot read none.yaml"),
+        (["--encoder", "no/where"], 2, "no encoder 'no/where': it is neither"),
+        (["--encoder", "random-small"], 2, "has 45 numbers; leave --encoder out"),
     ],
 )
 def test_sweeps_that_cannot_run_are_refused(refused, datasets, pen_dataset, flags, status, message):

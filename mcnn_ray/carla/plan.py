@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,12 +16,22 @@ from typing import Literal
 
 from mcnn_ray.errors import ConfigError
 
-__all__ = ["ARGUMENTS_VARIABLE", "CARLA_VERSION", "SERVERS_VARIABLE", "ServerPlan", "find_plan", "servers_at_once"]
+__all__ = [
+    "ARGUMENTS_VARIABLE",
+    "CARLA_VERSION",
+    "SERVERS_VARIABLE",
+    "ServerPlan",
+    "check_attached",
+    "find_plan",
+    "listens",
+    "servers_at_once",
+]
 
 CARLA_VERSION = "0.9.16"
 SERVERS_VARIABLE = "MCNN_CARLA"
 ARGUMENTS_VARIABLE = "MCNN_CARLA_ARGUMENTS"
 _VARIABLES = (SERVERS_VARIABLE, "MCNN_CARLA_SERVER", "CARLA_ROOT")
+_KNOCK_S = 1.0
 _IMAGE = f"carlasim/carla:{CARLA_VERSION}"
 _BINARY = "CarlaUE4/Binaries/Linux/CarlaUE4-Linux-Shipping"
 _FORMS = (
@@ -176,6 +187,30 @@ def servers_at_once() -> int:
     if plan.kind == "attach":
         return len(plan.addresses)
     return plan.gpus if plan.kind != "lite" else os.cpu_count() or 1
+
+
+def check_attached() -> None:
+    """See that one of the servers listens which the user's variables name by address, if they do.
+
+    Raises:
+        ConfigError: none does, or the variables name nothing that can be used.
+    """
+    plan = find_plan("", "")
+    if plan.addresses and not any(map(listens, plan.addresses)):
+        raise ConfigError(
+            f"nothing listens at {' or '.join(plan.addresses)}, where {SERVERS_VARIABLE} names servers; "
+            f"start them (mcnn doctor tells when they work), or unset {SERVERS_VARIABLE} for lite ones"
+        )
+
+
+def listens(address: str) -> bool:
+    """Tell whether something accepts connections at HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_KNOCK_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _is_address(text: str) -> bool:

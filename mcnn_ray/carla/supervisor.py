@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from mcnn_ray.carla.plan import ServerPlan
+from mcnn_ray.carla.plan import ServerPlan, listens
 from mcnn_ray.carla.ports import Lease, Record, lease_address, lease_block, private_folder, read_records
 from mcnn_ray.carla.processes import end_group, group_listens, group_memory_bytes, identify, spawn
 from mcnn_ray.carla.servers import end_server, remove_leftovers, told_status
@@ -24,7 +23,6 @@ __all__ = ["Supervisor"]
 
 _LOCAL = "127.0.0.1"
 _POLL_S = 0.05
-_KNOCK_S = 1.0
 _LOG_BYTES = 64 * 2**20  # a server in trouble can write without end
 _LAST_WORDS = 300  # characters of its log in a message
 
@@ -139,7 +137,7 @@ class Supervisor:
             return death
         if self.memory_gib() > 2 * self._plan.memory_gib:
             return f"the server at {self.record.address} took {self.memory_gib():.1f} GiB of memory"
-        if self._plan.kind == "attach" and not self._knock():
+        if self._plan.kind == "attach" and not listens(self.record.address):
             return f"nothing listens at {self.record.address}"
         if self._process is not None and Path(self.record.log).stat().st_size > _LOG_BYTES:
             os.truncate(self.record.log, 0)
@@ -170,7 +168,7 @@ class Supervisor:
                 raise ConfigError(f"the server cannot be started: {error}") from error
             self.record.server = identify(self._process.pid)
             self._show("starting")
-        while not (self._knock() and self._is_ours()):
+        while not (listens(self.record.address) and self._is_ours()):
             self._check_start(end, "it does not listen")
             self._pause(_POLL_S)
         self._probe(end)
@@ -217,14 +215,6 @@ class Supervisor:
         if "error" in told:
             raise _StartError(told["error"])
         self.record.map_name, self.record.version = told["map"], told["version"]
-
-    def _knock(self) -> bool:
-        host, _, port = self.record.address.rpartition(":")
-        try:
-            socket.create_connection((host, int(port)), timeout=_KNOCK_S).close()
-        except OSError:
-            return False
-        return True
 
     def _is_ours(self) -> bool:
         """Return whether it is the server that listens, and no program that took its port in the meantime."""

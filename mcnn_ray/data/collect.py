@@ -12,6 +12,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
+from mcnn_ray.carla.plan import check_attached
 from mcnn_ray.data.demonstrations import Demonstrations
 from mcnn_ray.data.experts import Expert
 from mcnn_ray.errors import ConfigError, ServerError
@@ -64,6 +65,8 @@ def collect_episodes(
         raise ConfigError(
             f"no expert is known for {task.id}; name one with --expert, or import recorded demonstrations"
         )
+    if task.server is not None:
+        check_attached()
     env = make_environment(task)
     choose, begin = _expert(name, task, env)
 

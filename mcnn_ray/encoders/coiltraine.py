@@ -40,10 +40,10 @@ def read_coiltraine(checkpoint: Path) -> Encoder:
             f"{checkpoint} holds more than tensors and numbers, or is damaged, and is not loaded "
             f"({str(error).splitlines()[0][:120]}); take coiltraine's own file"
         ) from error
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        raise ArtifactError(
-            f"{checkpoint} cannot be read as a checkpoint: {str(error).splitlines()[0][:200]}"
-        ) from error
+    except OSError as error:
+        raise ArtifactError(f"{checkpoint} cannot be read: {error.strerror}") from error
+    except (RuntimeError, EOFError, ValueError, KeyError) as error:  # whose words are torch's own, or a number
+        raise ArtifactError(f"{checkpoint} is no checkpoint that torch wrote, or damaged; fetch it again") from error
     state = content.get("state_dict") if isinstance(content, dict) else None
     if not isinstance(state, dict):
         raise ArtifactError(f"{checkpoint} has no state_dict; take a checkpoint as coiltraine writes it")

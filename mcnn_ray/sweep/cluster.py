@@ -16,29 +16,29 @@ from typing import Any
 import ray
 from ray.exceptions import AuthenticationError
 
-from mcnn_ray.carla.plan import servers_at_once
+from mcnn_ray.carla.plan import check_attached, servers_at_once
 from mcnn_ray.errors import McnnError
 from mcnn_ray.tasks.catalogue import Task
 
-__all__ = ["cluster_cpus", "cluster_gpus", "own_modules", "ray_session"]
+__all__ = ["cluster_cpus", "cluster_gpus", "ray_session"]
 
 _CONNECT_S = 10.0
 _INSTALLED = {"site-packages", "dist-packages"}  # folders of what a cluster's image has too
 
 
-def own_modules(task: Task, backbone: str | None) -> list[str]:
-    """Return the top-level names of what a user's environment and network are imported from."""
-    module, colon, _ = task.environment.partition(":")
-    return [name.partition(".")[0] for name in (module if colon else None, backbone) if name]
-
-
 @contextmanager
-def ray_session(modules: Sequence[str] = ()) -> Iterator[None]:
+def ray_session(task: Task | None = None, backbone: str | None = None) -> Iterator[None]:
     """Have Ray running inside the block: a cluster already joined, the one RAY_ADDRESS names, or one of our own.
 
+    A cluster is sent a user's modules that are not installed here, since its other machines do not have them.
+
     Args:
-        modules: top-level names of a user's modules. A cluster is sent those that are not installed here, since its
-            other machines do not have them.
+        task: that is worked on.
+        backbone: dotted name of a user's network.
+
+    Raises:
+        McnnError: there is no such cluster, or Ray does not start.
+        ConfigError: the task's servers should run on this machine already, and do not.
     """
     if ray.is_initialized():
         yield
@@ -48,7 +48,7 @@ def ray_session(modules: Sequence[str] = ()) -> Iterator[None]:
     if "RAY_ADDRESS" in os.environ:
         try:
             _knock(os.environ["RAY_ADDRESS"])
-            places = _paths(modules)
+            places = _paths(_own_modules(task, backbone))
             # Ray 2.60 cannot start a process with an empty list of modules.
             ray.init(runtime_env={"py_modules": places} if places else None, **options)
         except (OSError, AuthenticationError) as error:
@@ -58,12 +58,20 @@ def ray_session(modules: Sequence[str] = ()) -> Iterator[None]:
                 "with the token in ~/.ray/auth_token)? Unset RAY_ADDRESS to run on this machine alone"
             ) from error
     else:
+        if task is not None and task.server is not None:
+            check_attached()
         _start_local(options)
     try:
         with contextlib.redirect_stdout(sys.stderr):  # where Ray tells of deaths; standard output is for results
             yield
     finally:
         ray.shutdown()
+
+
+def _own_modules(task: Task | None, backbone: str | None) -> list[str]:
+    """Return the top-level names of what a user's environment and network are imported from."""
+    module, colon, _ = (task.environment if task is not None else "").partition(":")
+    return [name.partition(".")[0] for name in (module if colon else None, backbone) if name]
 
 
 def _paths(modules: Sequence[str]) -> list[str]:

@@ -12,7 +12,7 @@ from mcnn_ray.report.results import Row, summarise
 from mcnn_ray.rollout.episode import EVALUATION_SEED
 from mcnn_ray.rollout.outcome import EpisodeError, Evaluation
 from mcnn_ray.rollout.pool import evaluate
-from mcnn_ray.sweep.cluster import cluster_cpus, cluster_gpus, own_modules, ray_session
+from mcnn_ray.sweep.cluster import cluster_cpus, cluster_gpus, ray_session
 from mcnn_ray.sweep.runner import Watcher
 from mcnn_ray.tasks.catalogue import find_recorded_task
 
@@ -60,7 +60,7 @@ def evaluate_policy(
     if not IDENTITY.fullmatch(identity):  # it names folders
         raise ArtifactError(f"{directory / 'policy.json'} has the identity {identity!r}; expected 12 hex digits")
     start = EVALUATION_SEED if first_seed is None else first_seed
-    with ray_session(own_modules(task, backbone)):
+    with ray_session(task, backbone):
         most = cluster_cpus()
         if actors is not None and actors > most:
             logger.warning("%d actors are asked for, but there are %d CPUs: %d run at once", actors, most, most)

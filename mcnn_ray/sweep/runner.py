@@ -19,7 +19,7 @@ from mcnn_ray.report.figures import save_score_figure
 from mcnn_ray.report.results import Row, rows_to_csv, summarise
 from mcnn_ray.sweep.capacity import Capacity, measure_capacity
 from mcnn_ray.sweep.certifying import certify_settings
-from mcnn_ray.sweep.cluster import own_modules, ray_session
+from mcnn_ray.sweep.cluster import ray_session
 from mcnn_ray.sweep.filing import SweepFiling, member_curves
 from mcnn_ray.sweep.halving import halve, rung_steps
 from mcnn_ray.sweep.interrupt import stop_in_order
@@ -102,7 +102,7 @@ def run_sweep(
     folder, codebooks = storage / config.sweep_name, cache / "codebooks"
     earlier_start(folder, studies, config.selection_key)
     members = config.members() if config.search == "grid" else fixed_members(config)
-    with locked(folder, wait=False), ray_session(own_modules(studies.task, config.backbone)):
+    with locked(folder, wait=False), ray_session(studies.task, config.backbone):
         check_shared(storage)
         remove_leftovers(folder, older_than_s=0)  # the lock says that whoever wrote there is dead
         remove_leftovers(storage)

@@ -334,6 +334,12 @@ def open_studies(
     encoder = _encoder(config, task)
     demonstrations = task_demonstrations(task)
     if encoder is not None:
+        numbers = demonstrations.observations_ND.shape[1]
+        if numbers != encoder.inputs:
+            raise ConfigError(
+                f"encoders take 48 x 48 RGB images ({encoder.inputs:,} numbers), and an observation of {task.id} has "
+                f"{numbers} numbers; leave --encoder out"
+            )
         demonstrations = _embedded(demonstrations, encoder, cache, progress)
     parts = {
         count: make_study(config, task, demonstrations if count is None else demonstrations.subset(count), encoder)

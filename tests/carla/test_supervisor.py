@@ -12,12 +12,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mcnn_ray.carla.plan import ServerPlan, find_plan
+from mcnn_ray.carla.plan import ServerPlan, check_attached, find_plan
 from mcnn_ray.carla.ports import BLOCK_PORTS, lease_block, private_folder, read_records
 from mcnn_ray.carla.processes import group_members
 from mcnn_ray.carla.servers import remove_leftovers
 from mcnn_ray.carla.supervisor import Supervisor
+from mcnn_ray.data.collect import collect_episodes
 from mcnn_ray.errors import ConfigError, ServerError, SimulationError
+from mcnn_ray.tasks.catalogue import find_task
 
 QUICK = {"tries": 1, "backoff_s": 0.1, "answer_limit_s": 2.0, "start_limit_s": 60.0}
 
@@ -291,3 +293,19 @@ def test_container_is_reached_from_this_machine_alone_and_ended_by_name():
     assert command[:6] == ["docker", "run", "--rm", "--name", "mcnn-carla-21000", "--gpus"]
     assert "127.0.0.1:21000-21002:21000-21002" in command
     assert Path(command[0]).name == "docker"
+
+
+def test_addresses_where_nothing_listens_are_refused_before_anything_runs(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as open_port, socket.create_server(("127.0.0.1", 0)) as other:
+        listening = f"127.0.0.1:{open_port.getsockname()[1]}"
+        closed = f"127.0.0.1:{other.getsockname()[1]}"
+        other.close()
+        monkeypatch.setenv("MCNN_CARLA", f"{closed},{listening}")
+        check_attached()
+        monkeypatch.setenv("MCNN_CARLA", closed)
+        with pytest.raises(ConfigError, match=f"nothing listens at {closed}"):
+            check_attached()
+        with pytest.raises(ConfigError, match=f"nothing listens at {closed}"):
+            collect_episodes(find_task("carla-lane-v0"), 1)
+    monkeypatch.setenv("MCNN_CARLA", "lite")
+    check_attached()

@@ -82,8 +82,9 @@ def test_code_in_a_checkpoint_is_not_run(state, tmp_path):
 
 def test_what_is_no_checkpoint_is_refused(tmp_path):
     (tmp_path / "text.pth").write_text("hello")
+    (tmp_path / "two.pth").write_text("hi\n")  # torch's own word for it is a number
     torch.save([1, 2], tmp_path / "list.pth")
     (tmp_path / "cut.pth").write_bytes((tmp_path / "list.pth").read_bytes()[:100])
-    for name in ("text", "list", "cut", "none"):
-        with pytest.raises(ArtifactError, match=f"{name}.pth"):
+    for name in ("text", "two", "list", "cut", "none"):
+        with pytest.raises(ArtifactError, match=rf"{name}.pth .*[a-z]{{5}}"):
             read_coiltraine(tmp_path / f"{name}.pth")
