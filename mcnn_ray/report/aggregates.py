@@ -1,10 +1,10 @@
-"""Methods compared over tasks: the measures of Agarwal et al., "Deep Reinforcement Learning at the Edge of the
-Statistical Precipice" (NeurIPS 2021), written from their definitions.
+"""Methods compared over tasks: interquartile means, chances of improvement, performance profiles.
 
-A run is one training on one task; its value is the mean over its episodes. Intervals are percentiles of 2,000
-resamples, stratified by task: within each, training seeds are drawn anew, and episode starts, the latter jointly for
-all methods that meet them. So they speak of further trainings too, as far as their few seeds tell; with one seed they
-speak of this training over further starts.
+The measures are those of Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice"
+(NeurIPS 2021), written from their definitions. A run is one training on one task; its value is the mean over its
+episodes. Intervals are percentiles of 2,000 resamples, stratified by task: within each, training seeds are drawn anew,
+and episode starts, the latter jointly for all methods that meet them. Of made-up runs they cover the truth in 0.95 of
+cases with three training seeds, 0.91 with two, and 0.82 with one, which tells nothing of other trainings.
 
 Shapes: S training seeds, E episode starts, R resamples, N runs over all tasks, T thresholds.
 """
