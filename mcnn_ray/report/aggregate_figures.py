@@ -141,15 +141,17 @@ def profiles_figure(episodes: pd.DataFrame, note: str = "") -> Figure:
     margin = 0.03 * float(np.ptp(values)) or 1.0
     thresholds_T = np.linspace(values.min() - margin, values.max() + margin, _THRESHOLDS)
     figure, (axes,) = _stack(1, (8.6, 4.6), "Performance profiles", note)
-    places = {group: list(dict.fromkeys(g[1] for g in groups if g[0] == group[0])).index(group[1]) for group in groups}
+    dashes = _dashes(list(groups))
     for group, tasks in groups.items():
         profile = performance_profile(tasks, thresholds_T)
         colour = look(group[0])["color"]
-        dash = _DASHES[(places[group] + "osD".index(look(group[0])["marker"])) % len(_DASHES)]
         runs = sum(len(one.observed_S) for one in tasks.values())
         label = f"{group_label(group)} [{runs} runs]"
-        axes.plot(thresholds_T, profile.share_T, color=colour, linestyle=dash, linewidth=1.6, label=label)
-        axes.fill_between(thresholds_T, profile.low_T, profile.high_T, color=colour, alpha=0.08, linewidth=0)
+        axes.plot(
+            thresholds_T, profile.share_T, color=colour, linestyle=dashes[group], label=label, drawstyle="steps-post"
+        )
+        band = {"color": colour, "alpha": 0.08, "linewidth": 0}
+        axes.fill_between(thresholds_T, profile.low_T, profile.high_T, step="post", **band)
     axes.set(xlabel="normalised score τ", ylabel="share of runs with a score above τ", ylim=(-0.02, 1.02))
     axes.grid(alpha=0.3)
     figure.legend(loc="outside right center", frameon=False, fontsize=8.5)
@@ -170,8 +172,9 @@ def curves_figure(curves: pd.DataFrame, note: str = "") -> Figure:
     for axes, task in zip(panels, tasks, strict=True):
         rows = curves[curves["task"] == task]
         metric = "score" if "score" in rows and rows["score"].notna().any() else "return"
-        for g, (group, own) in enumerate(rows.groupby(["method", "setting"], sort=False)):
-            colour, dash = look(str(group[0]))["color"], _DASHES[g // 6 % len(_DASHES)]
+        dashes = _dashes(list(dict.fromkeys(zip(rows["method"], rows["setting"], strict=True))))
+        for group, own in rows.groupby(["method", "setting"], sort=False):
+            colour, dash = look(str(group[0]))["color"], dashes[str(group[0]), str(group[1])]
             for _, seed in own.groupby("training_seed"):
                 axes.plot(seed["step"], seed[metric], color=colour, linewidth=0.6, alpha=0.5)
             mean = own.groupby("step")[metric].mean()
@@ -180,6 +183,7 @@ def curves_figure(curves: pd.DataFrame, note: str = "") -> Figure:
         seeds = rows["training_seed"].nunique()
         axes.set_title(f"{task}, {seeds} training seed{'s' if seeds > 1 else ''}")
         axes.set(xlabel="training steps", ylabel=unit(metric))
+        axes.locator_params(axis="x", nbins=5)
         axes.grid(axis="y", alpha=0.3)
     legend_below(figure, panels)
     return figure
@@ -192,6 +196,14 @@ def _stack(count: int, size: tuple[float, float], title: str, note: str, columns
     panels = [figure.add_subplot(-(-count // columns), columns, i + 1) for i in range(count)]
     figure.suptitle(f"{title}\n{note}" if note else title, fontsize=11, wrap=True)
     return figure, panels
+
+
+def _dashes(groups: Sequence[Group]) -> dict[Group, str]:
+    """Return a dash for each row, another for each setting of a method, whose colour they share."""
+    settings: dict[str, list[str]] = {}
+    for method, setting in groups:
+        settings.setdefault(method, []).append(setting)
+    return {group: _DASHES[settings[group[0]].index(group[1]) % len(_DASHES)] for group in groups}
 
 
 def _draw_forest(axes: Axes, labels: Sequence[str], values: Sequence[Interval | None]) -> None:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pandas as pd
 from scipy import stats
 
-from mcnn_ray.stats import Interval
+from mcnn_ray.stats import Interval, rate_interval
 
 __all__ = [
     "Group",
@@ -168,7 +168,8 @@ def improvement_probability(runs: Mapping[str, Runs], base: Mapping[str, Runs]) 
     """Return how probably a run of one method beats one of another on the same task, with its 95 % interval.
 
     On each task it is the share of pairs of runs in which the first is better, ties counting half (the Mann-Whitney
-    statistic over the number of pairs); then the mean over tasks.
+    statistic over the number of pairs); then the mean over tasks. Where all pairs agree a bootstrap would be sure of
+    it: the interval is then Wilson's, of as many trials as the first has runs.
 
     Args:
         runs: by task.
@@ -182,7 +183,8 @@ def improvement_probability(runs: Mapping[str, Runs], base: Mapping[str, Runs]) 
         return None
     observed = np.mean([_wins(runs[task].observed_S, base[task].observed_S) for task in common])
     resampled_R = np.mean([_wins(runs[task].resampled_RS, base[task].resampled_RS) for task in common], axis=0)
-    return _interval(float(observed), resampled_R, [runs[task] for task in common])
+    found = _interval(float(observed), resampled_R, [runs[task] for task in common])
+    return rate_interval(int(found.mean) * found.n, found.n) if found.mean in (0.0, 1.0) else found
 
 
 def _wins(values: Float64Array, others: Float64Array) -> Float64Array:

@@ -54,8 +54,8 @@ def compare(episodes: pd.DataFrame, published: pd.DataFrame, missing: pd.DataFra
 
     Returns:
         A row for each (task, method, setting, metric) that is measured, published or missing, in the order of
-        `published`, then of the others. `difference` is ours less the paper's. `inside` tells whether the paper's mean
-        lies in our interval, and is NA without either.
+        `published`, then of the others, but settings by the numbers in them. `difference` is ours less the paper's.
+        `inside` tells whether the paper's mean lies in our interval, and is NA without either.
     """
     ours = pd.DataFrame(list(_measured(episodes)), columns=[*KEY, *COLUMNS[4:11]])
     paper = published.rename(columns={"mean": "paper_mean", "std": "paper_std"})
@@ -63,6 +63,7 @@ def compare(episodes: pd.DataFrame, published: pd.DataFrame, missing: pd.DataFra
     lacking = _lacking(missing, ours, paper)
     order = [list(dict.fromkeys(pd.concat([paper[key], ours[key], lacking[key]]))) for key in KEY]
     table = paper.merge(ours, on=list(KEY), how="outer").merge(lacking, on=list(KEY), how="outer")
+    order[2].sort(key=_numbers)
     for key, values in zip(KEY, order, strict=True):
         table[key] = pd.Categorical(table[key], values)
     table = table.sort_values(list(KEY), ignore_index=True).astype(dict.fromkeys(KEY, object))
@@ -74,6 +75,10 @@ def compare(episodes: pd.DataFrame, published: pd.DataFrame, missing: pd.DataFra
     table[words] = table[words].astype(object).where(table[words].notna(), "")
     table["n"] = table["n"].astype("Int64")
     return table[list(COLUMNS)]
+
+
+def _numbers(setting: str) -> list[float]:
+    return [float(number) for number in re.findall(r"\d+(?:\.\d+)?", setting)]
 
 
 def _measured(episodes: pd.DataFrame) -> Iterator[dict[str, Any]]:

@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 GREY = "#8A8A8A"
+_MORE_COLOURS = (*COLOURS, "#000000", "#7B4B2A", "#5B3A9E", "#808000", "#A05050")  # for methods beyond the sixth
 PAPER = "the paper, ± its standard deviation"
 Row = Any  # of `DataFrame.itertuples`, which has no type
 
@@ -44,10 +45,12 @@ def unit(metric: str) -> str:
 
 
 def look(method: str) -> dict[str, Any]:
-    """Return a method's colour and marker, the same in every figure."""
+    """Return a method's colour and marker, the same in every figure; grey where it is none of ours."""
     known = list(METHODS)
-    place = known.index(method) if method in known else len(known)
-    return {"color": COLOURS[place % len(COLOURS)], "marker": "osD"[place // len(COLOURS) % 3]}
+    if method not in known:
+        return {"color": GREY, "marker": "o"}
+    place = known.index(method)
+    return {"color": _MORE_COLOURS[place % len(_MORE_COLOURS)], "marker": "osD"[place // len(COLOURS) % 3]}
 
 
 def task_panels(
@@ -92,7 +95,8 @@ def legend_below(figure: Figure, panels: Sequence[Axes], title: str | None = Non
         handles, labels = axes.get_legend_handles_labels()
         entries.update(dict(zip(labels, handles, strict=True)))
     options: dict[str, Any] = {"frameon": False, "fontsize": 8.5, "title": title, "title_fontsize": 8.5}
-    columns = min(4, len(entries))
+    widest = max((len(label) for label in entries), default=1)
+    columns = max(1, min(len(entries), int(13 * figure.get_figwidth() / (widest + 7))))
     figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns, **options)
 
 

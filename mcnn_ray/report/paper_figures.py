@@ -187,23 +187,23 @@ def bars_figure(comparison: pd.DataFrame, title: str, note: str = "") -> Figure 
     if rows["mean"].notna().sum() == 0:
         return None
     figure, panels = task_panels(rows, title, note)
-    methods = rows["method"].nunique()
-    series = list(dict.fromkeys(_series(row, methods) for row in rows.itertuples()))
-    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(series)}
+    several = rows.loc[rows["method"] != D4RL_BC, "method"].nunique() > 1
+    words = list(dict.fromkeys(_words(setting)[1] for setting in rows["setting"]))
     for axes, found in panels:
-        groups = list(dict.fromkeys(_words(row.setting)[0] for row in found))
-        places = _bar_places(found, groups, methods)
-        width = 0.8 / max(sum(_words(row.setting)[0] == group for row in found) for group in groups)
-        for name in series:
-            own = [(place, row) for place, row in zip(places, found, strict=True) if _series(row, methods) == name]
-            heights = [row.mean for _, row in own]
-            axes.bar([place for place, _ in own], heights, 0.92 * width, color=colours[name], alpha=0.75, label=name)
-        draw_errors(axes, places, found, {"color": "#222222"})
-        draw_paper(axes, places, found, {"color": "#222222"})
+        bars = [row for row in found if row.method != D4RL_BC]
+        groups = list(dict.fromkeys(_words(row.setting)[0] for row in bars))
+        places, width = _bar_places(bars, groups)
+        for place, row in zip(places, bars, strict=True):
+            axes.bar(place, row.mean, 0.92 * width, alpha=0.75, **_bar_look(row, several, words))
+        draw_errors(axes, places, bars, {"color": "#222222"})
+        draw_paper(axes, places, bars, {"color": "#222222"})
+        for row in found:
+            if row.method == D4RL_BC:
+                draw_band(axes, row, GREY)
         axes.axhline(0.0, color=GREY, linewidth=0.6)
-        axes.set_xticks(range(len(groups)), groups)
+        axes.set_xticks(range(len(groups)), [group.rpartition("=")[2] for group in groups])
         axes.grid(axis="y", alpha=0.3)
-        axes.set_ylabel(unit("return"))
+        axes.set(xlabel=groups[0].rpartition("=")[0], ylabel=unit("return"))
     return finish(figure, panels, rows)
 
 
@@ -251,18 +251,21 @@ def _words(setting: str) -> tuple[str, str]:
     return first, rest
 
 
-def _series(row: Row, methods: int) -> str:
+def _bar_look(row: Row, several: bool, words: Sequence[str]) -> dict[str, Any]:
+    """Return a bar's colour and name: the method's, or, where its setting has a second word, that word's."""
     rest = _words(row.setting)[1]
-    return rest if rest and methods == 1 else " ".join([row.method, *([rest] if rest else [])])
+    if not rest:
+        return {"color": look(row.method)["color"], "label": row.method}
+    return {"color": COLOURS[words.index(rest) % len(COLOURS)], "label": f"{row.method} {rest}" if several else rest}
 
 
-def _bar_places(rows: Sequence[Row], groups: Sequence[str], methods: int) -> list[float]:
-    """Return where each row's bar stands: those of a group side by side about its number."""
+def _bar_places(rows: Sequence[Row], groups: Sequence[str]) -> tuple[list[float], float]:
+    """Return where each row's bar stands, those of a group side by side about its number, and a bar's width."""
     members = {group: [row for row in rows if _words(row.setting)[0] == group] for group in groups}
-    most = max(len(own) for own in members.values())
+    width = 0.8 / max(2, *(len(own) for own in members.values()))
     places = []
     for row in rows:
         group = _words(row.setting)[0]
         own = members[group]
-        places.append(groups.index(group) + 0.8 * (own.index(row) - (len(own) - 1) / 2) / most)
-    return places
+        places.append(groups.index(group) + width * (own.index(row) - (len(own) - 1) / 2))
+    return places, width
