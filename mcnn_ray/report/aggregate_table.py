@@ -42,6 +42,16 @@ class Aggregate:
     base: Group | None
     percent: Interval | None
 
+    def record(self) -> dict[str, object]:
+        """Return the row as values, one per column; None where there is none."""
+        values: dict[str, object] = {"method": self.group[0], "setting": self.group[1], "tasks": len(self.tasks)}
+        values["runs"] = None if self.iqm is None else self.iqm.n
+        known = {"iqm": self.iqm, "improvement": self.improvement, "median_percent": self.percent}
+        for name, found in known.items():
+            ends = (None, None, None) if found is None else (found.mean, found.low, found.high)
+            values |= dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
+        return values | {"compared_with": None if self.base is None else group_label(self.base)}
+
 
 def aggregate(episodes: pd.DataFrame) -> list[Aggregate]:
     """Return a row for each (method, setting), in the order of the rollouts.

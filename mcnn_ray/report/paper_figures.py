@@ -46,6 +46,10 @@ CAPTIONS: Mapping[str, str] = MappingProxyType(
         "iqm": "Interquartile mean of normalised scores over runs of all tasks, and the chance that a run beats one of "
         "plain cloning on the same task.",
         "profiles": "Share of runs above each normalised score, mean over tasks; bands: pointwise 95 % intervals.",
+        "figure2": "The model class (the paper's Figure 2): what the memories say, what the network may add, and both.",
+        "vary_memories": "The model class by the number of memories.",
+        "vary_lambda": "The model class by lambda.",
+        "vary_L": "The model class by L.",
         "curves": "On the way through training: means over training seeds, and each seed as a thin line.",
     }
 )
