@@ -90,7 +90,7 @@ def _measured(episodes: pd.DataFrame) -> Iterator[dict[str, Any]]:
         common = dict(zip(KEY, key, strict=False)) | {
             "training_seeds": ", ".join(str(seed) for seed in sorted(seeds)),
             "episode_seeds": _span(starts),
-            "steps": int(steps[0]) if len(steps) == 1 else _span(steps),
+            "steps": str(int(steps[0])) if len(steps) == 1 else _span(steps),
         }
         for metric, found in _intervals(rows, shares):
             values = {"mean": found.mean, "low": found.low, "high": found.high, "n": found.n}

@@ -132,6 +132,7 @@ def _table(metric: str, rows: pd.DataFrame) -> dict[str, Any]:
         "heading": _HEADINGS.get(metric, f"Share of episodes with at least {metric[1:]} subtasks done"),
         "tasks": [_task(str(task), metric, own, notes) for task, own in rows.groupby("task", sort=False)],
         "notes": list(notes),
+        "published": bool(rows["paper_mean"].notna().any()),
         "legend": f"Intervals: {method}; n: rollouts"
         + (f"; episode seeds {starts}" if starts else "")
         + (f". The paper's: {sources}." if sources else "."),
@@ -140,8 +141,9 @@ def _table(metric: str, rows: pd.DataFrame) -> dict[str, Any]:
 
 def _task(task: str, metric: str, rows: pd.DataFrame, notes: Mapping[str, int]) -> dict[str, Any]:
     """Return the rows of a task; what all of them miss is said once, above them."""
-    reasons = rows[["missing", "command"]].drop_duplicates()
-    shared = reasons.iloc[0] if len(reasons) == 1 else None
+    lacking = rows[rows["mean"].isna() & (rows["method"] != D4RL_BC)]
+    reasons = lacking[["missing", "command"]].drop_duplicates()
+    shared = reasons.iloc[0] if len(reasons) == 1 and len(lacking) > 1 else None
     largest = float(np.nanmax(np.abs(rows[["mean", "paper_mean"]].to_numpy(dtype=float)), initial=0.0))
     digits = 0 if metric == "return" and largest >= _WHOLE_FROM else _DIGITS.get(metric, 2)
     return {
@@ -154,7 +156,7 @@ def _task(task: str, metric: str, rows: pd.DataFrame, notes: Mapping[str, int]) 
 
 def _row(row: Any, digits: int, notes: Mapping[str, int], said: bool) -> dict[str, Any]:
     def number(value: float, sign: str = "") -> str:
-        return _NOTHING if pd.isna(value) else f"{value:{sign}.{digits}f}"
+        return _NOTHING if pd.isna(value) else f"{round(value, digits) + 0.0:{sign}.{digits}f}"  # no -0.0
 
     waiting = "published only" if row.method == D4RL_BC else "not run yet"
     absent = "" if not pd.isna(row.mean) else ("no data here" if said else row.missing) if row.missing else waiting
@@ -168,7 +170,7 @@ def _row(row: Any, digits: int, notes: Mapping[str, int], said: bool) -> dict[st
         "interval": _NOTHING if pd.isna(row.low) else f"[{number(row.low)}, {number(row.high)}]",
         "n": "" if pd.isna(row.n) else row.n,
         "training_seeds": row.training_seeds,
-        "steps": f"{row.steps:,}" if isinstance(row.steps, int) else row.steps,
+        "steps": f"{int(row.steps):,}" if row.steps.isdecimal() else row.steps,
         "paper_mean": number(row.paper_mean),
         "paper_std": number(row.paper_std),
         "difference": number(row.difference, "+"),
