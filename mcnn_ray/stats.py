@@ -35,9 +35,13 @@ class Interval:
 
     def text(self, digits: int, scale: float = 1.0) -> str:
         """Return `mean [low, high]` with so many decimals, each multiplied by scale."""
+
+        def number(value: float) -> str:
+            return f"{round(scale * value, digits) + 0.0:.{digits}f}"  # no -0.0
+
         if self.low is None or self.high is None:
-            return f"{scale * self.mean:.{digits}f} [n/a]"
-        return f"{scale * self.mean:.{digits}f} [{scale * self.low:.{digits}f}, {scale * self.high:.{digits}f}]"
+            return f"{number(self.mean)} [n/a]"
+        return f"{number(self.mean)} [{number(self.low)}, {number(self.high)}]"
 
     def covers(self, value: float) -> bool:
         """Tell whether a value lies inside the interval."""

@@ -51,3 +51,7 @@ def test_share_on_which_all_agree_is_not_taken_for_certain_and_others_are_bootst
     assert share_interval(np.ones((2, 20))).low == rate_interval(20, 20).low
     some = np.array([[1.0, 0.0, 0.0, 1.0]])
     assert share_interval(some) == mean_interval(some)
+
+
+def test_interval_text_has_no_negative_zero():
+    assert mean_interval([[-0.01, 0.02]]).text(1) == "0.0 [0.0, 0.0]"

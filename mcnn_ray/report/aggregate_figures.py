@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from mcnn_ray.report.aggregate_table import aggregate, group_label, reference_returns
+from mcnn_ray.report.aggregate_table import aggregate, counted, group_label, reference_returns
 from mcnn_ray.report.aggregates import Group, Runs, base_of, median_percent_over, performance_profile, runs_of
 from mcnn_ray.report.codebook_pictures import BLUE, VERMILION
 from mcnn_ray.report.panels import legend_below, look, unit
@@ -92,7 +92,7 @@ def _gains(
         over = reference if reference or base is None else runs[base]
         ours = median_percent_over(own, over)
         if ours is not None:
-            label = f"{group_label(group)}  [{len(own)} task{'s' if len(own) > 1 else ''}]"
+            label = f"{group_label(group)}  [{counted(len(own), 'task')}]"
             rows.append((label, ours, _paper_gain(comparison, group, list(own), reference)))
     return rows
 
@@ -110,22 +110,26 @@ def _paper_gain(
 
 
 def iqm_figure(episodes: pd.DataFrame, note: str = "") -> Figure:
-    """Draw interquartile means with their intervals, and the chances of beating plain cloning beside.
+    """Draw interquartile means with their intervals, and beside, where there is any, the chances of beating cloning.
 
     Args:
         episodes: as of `mcnn_ray.report.comparison.compare`, with scores on some task.
         note: below the title.
     """
     rows = [row for row in aggregate(episodes) if row.iqm is not None]
-    figure, (left, right) = _stack(2, (10.0, 1.7 + 0.27 * len(rows)), "All tasks together", note, columns=2)
-    labels = [f"{group_label(row.group)}  [{row.iqm.n} runs]" for row in rows if row.iqm is not None]
-    _draw_forest(left, labels, [row.iqm for row in rows])
-    left.set_xlabel("interquartile mean of normalised scores")
-    _draw_forest(right, labels, [row.improvement for row in rows])
-    right.tick_params(labelleft=False)
-    right.axvline(0.5, color="black", linewidth=0.8, linestyle="--")
-    right.set(xlabel="probability that a run beats one of bc", xlim=(-0.03, 1.03))
-    legend_below(figure, [left])
+    compared = any(row.improvement is not None for row in rows)
+    columns = 2 if compared else 1
+    size = (10.0 if compared else 6.4, 1.7 + 0.27 * len(rows))
+    figure, panels = _stack(columns, size, "All tasks together", note, columns=columns)
+    labels = [f"{group_label(row.group)}  [{counted(row.iqm.n, 'run')}]" for row in rows if row.iqm is not None]
+    _draw_forest(panels[0], labels, [row.iqm for row in rows])
+    panels[0].set_xlabel("interquartile mean of normalised scores")
+    for right in panels[1:]:
+        _draw_forest(right, labels, [row.improvement for row in rows])
+        right.tick_params(labelleft=False)
+        right.axvline(0.5, color="black", linewidth=0.8, linestyle="--")
+        right.set(xlabel="probability that a run beats one of bc", xlim=(-0.03, 1.03))
+    legend_below(figure, panels[:1])
     return figure
 
 
@@ -146,7 +150,7 @@ def profiles_figure(episodes: pd.DataFrame, note: str = "") -> Figure:
         profile = performance_profile(tasks, thresholds_T)
         colour = look(group[0])["color"]
         runs = sum(len(one.observed_S) for one in tasks.values())
-        label = f"{group_label(group)} [{runs} runs]"
+        label = f"{group_label(group)} [{counted(runs, 'run')}]"
         axes.plot(
             thresholds_T, profile.share_T, color=colour, linestyle=dashes[group], label=label, drawstyle="steps-post"
         )
@@ -181,7 +185,7 @@ def curves_figure(curves: pd.DataFrame, note: str = "") -> Figure:
             label = group_label((str(group[0]), str(group[1])))
             axes.plot(mean.index, mean, color=colour, linestyle=dash, linewidth=1.9, label=label)
         seeds = rows["training_seed"].nunique()
-        axes.set_title(f"{task}, {seeds} training seed{'s' if seeds > 1 else ''}")
+        axes.set_title(f"{task}, {counted(seeds, 'training seed')}")
         axes.set(xlabel="training steps", ylabel=unit(metric))
         axes.locator_params(axis="x", nbins=5)
         axes.grid(axis="y", alpha=0.3)

@@ -15,9 +15,10 @@ from mcnn_ray.report.aggregates import (
     median_percent_over,
     runs_of,
 )
+from mcnn_ray.report.comparison import setting_numbers
 from mcnn_ray.stats import Interval
 
-__all__ = ["D4RL_BC", "Aggregate", "aggregate", "group_label", "reference_returns", "statistics_lines"]
+__all__ = ["D4RL_BC", "Aggregate", "aggregate", "counted", "group_label", "reference_returns", "statistics_lines"]
 
 D4RL_BC = "d4rl-bc"  # D4RL's own behaviour cloning, over which the paper's aggregates are
 
@@ -54,14 +55,16 @@ class Aggregate:
 
 
 def aggregate(episodes: pd.DataFrame) -> list[Aggregate]:
-    """Return a row for each (method, setting), in the order of the rollouts.
+    """Return a row for each (method, setting), in the order of the rollouts, but settings by the numbers in them.
 
     Args:
         episodes: as of `mcnn_ray.report.comparison.compare`.
     """
     scores, returns = runs_of(episodes, "score"), runs_of(episodes, "return")
     rows = []
-    for group, runs in returns.items():
+    methods = list(dict.fromkeys(method for method, _ in returns))
+    for group in sorted(returns, key=lambda one: (methods.index(one[0]), setting_numbers(one[1]))):
+        runs = returns[group]
         base = base_of(group, returns)
         other = None if base is None or base == group else base
         rows.append(
@@ -89,6 +92,11 @@ def group_label(group: Group) -> str:
     return method if setting in ("", "fixed") else f"{method} ({setting})"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with what it counts, as `1 run` or `2 runs`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def statistics_lines(episodes: pd.DataFrame) -> list[str]:
     """Return a line for each (method, setting) with its interquartile mean and its chance of beating plain cloning."""
     rows = aggregate(episodes)
@@ -99,7 +107,7 @@ def statistics_lines(episodes: pd.DataFrame) -> list[str]:
 def _line(row: Aggregate) -> str:
     if row.iqm is None:
         return "no normalised scores, so no interquartile mean"
-    count = f"{row.iqm.n} run{'s' if row.iqm.n > 1 else ''} on {len(row.tasks)} task{'s' if len(row.tasks) > 1 else ''}"
+    count = f"{counted(row.iqm.n, 'run')} on {counted(len(row.tasks), 'task')}"
     line = f"IQM {row.iqm.text(1)} of {count}"
     if row.improvement is None or row.base is None:
         return line

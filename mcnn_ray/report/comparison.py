@@ -11,7 +11,7 @@ import pandas as pd
 from mcnn_ray.report.aggregates import starts_table
 from mcnn_ray.stats import Interval, mean_interval, rate_interval, share_interval
 
-__all__ = ["COLUMNS", "KEY", "compare", "is_rate"]
+__all__ = ["COLUMNS", "KEY", "compare", "is_rate", "setting_numbers"]
 
 KEY = ("task", "method", "setting", "metric")
 COLUMNS = (
@@ -63,7 +63,7 @@ def compare(episodes: pd.DataFrame, published: pd.DataFrame, missing: pd.DataFra
     lacking = _lacking(missing, ours, paper)
     order = [list(dict.fromkeys(pd.concat([paper[key], ours[key], lacking[key]]))) for key in KEY]
     table = paper.merge(ours, on=list(KEY), how="outer").merge(lacking, on=list(KEY), how="outer")
-    order[2].sort(key=_numbers)
+    order[2].sort(key=setting_numbers)
     for key, values in zip(KEY, order, strict=True):
         table[key] = pd.Categorical(table[key], values)
     table = table.sort_values(list(KEY), ignore_index=True).astype(dict.fromkeys(KEY, object))
@@ -77,7 +77,8 @@ def compare(episodes: pd.DataFrame, published: pd.DataFrame, missing: pd.DataFra
     return table[list(COLUMNS)]
 
 
-def _numbers(setting: str) -> list[float]:
+def setting_numbers(setting: str) -> list[float]:
+    """Return the numbers in a setting, by which settings are ordered."""
     return [float(number) for number in re.findall(r"\d+(?:\.\d+)?", setting)]
 
 

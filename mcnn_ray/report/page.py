@@ -13,7 +13,7 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from mcnn_ray.artifacts import write_text
-from mcnn_ray.report.aggregate_table import D4RL_BC, Aggregate, aggregate, group_label
+from mcnn_ray.report.aggregate_table import D4RL_BC, Aggregate, aggregate, counted, group_label
 from mcnn_ray.report.codebook_pictures import save_figure
 from mcnn_ray.report.paper_figures import CAPTIONS
 from mcnn_ray.stats import Interval
@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 
 __all__ = ["write_report"]
 
-_HEADINGS = {"return": "Return", "score": "Normalised score", "success": "Success rate"}
+_SHARES = "shares"
+_HEADINGS = {
+    "return": "Return",
+    "score": "Normalised score",
+    "success": "Success rate",
+    _SHARES: "Share of episodes with at least so many subtasks done",
+}
 _DIGITS = {"score": 1, "return": 2}
 _WHOLE_FROM = 100.0  # returns of which decimals say nothing
 _NOTHING = "–"
@@ -61,6 +67,7 @@ def write_report(
     pictures = [_picture(folder / "figures", name, figure) for name, figure in figures.items()]
     for name, table in files.items():
         write_text(folder / name, table.to_csv(index=False))
+    metrics = comparison["metric"].where(comparison["metric"].isin(list(_HEADINGS)), _SHARES)
     environment = Environment(
         loader=PackageLoader("mcnn_ray", "report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -70,8 +77,9 @@ def write_report(
         summary=_summary(comparison),
         labels=labels,
         statistics=[_statistics(row) for row in rows] if any(row.iqm for row in rows) else [],
+        compared=any(row.base for row in rows),
         figures=pictures,
-        tables=[_table(str(metric), rows) for metric, rows in comparison.groupby("metric", sort=False)],
+        tables=[_table(str(name), own) for name, own in comparison.groupby(metrics, sort=False)],
         files=list(files),
     )
     write_text(folder / "index.html", page)
@@ -107,30 +115,32 @@ def _summary(comparison: pd.DataFrame) -> list[str]:
     if known.any():
         inside = int(comparison["inside"].sum())
         lines.append(
-            f"Of {int(known.sum())} published values that we measured too, {inside} lie inside our 95 % interval and "
-            f"{int(known.sum()) - inside} do not."
+            f"Of {counted(int(known.sum()), 'published value')} that we measured too, {inside} lie inside our 95 % "
+            f"interval and {int(known.sum()) - inside} do not."
         )
-    lacking = comparison[~run & (comparison["missing"] != "")].drop_duplicates(["task", "method", "setting"])
+    rows = comparison[~run & (comparison["method"] != D4RL_BC)].drop_duplicates(["task", "method", "setting"])
+    lacking = rows[rows["missing"] != ""]
     if len(lacking):
         tasks = ", ".join(dict.fromkeys(lacking["task"]))
-        lines.append(f"{len(lacking)} rows could not be run here ({tasks}); each says what it needs.")
-    waiting = comparison[~run & (comparison["missing"] == "") & (comparison["method"] != D4RL_BC)]
-    if count := len(waiting.drop_duplicates(["task", "method", "setting"])):
-        lines.append(f"{count} rows have not been run yet.")
+        lines.append(f"{counted(len(lacking), 'row')} of these tasks not run, each with the reason: {tasks}.")
+    if waiting := len(rows) - len(lacking):
+        lines.append(f"{counted(waiting, 'row')} not run yet.")
     return lines
 
 
-def _table(metric: str, rows: pd.DataFrame) -> dict[str, Any]:
+def _table(name: str, rows: pd.DataFrame) -> dict[str, Any]:
+    """Return a table of one metric, or of all shares of subtasks together."""
     notes: dict[str, int] = {}
     for note in rows["note"]:
         if note:
             notes.setdefault(note, len(notes) + 1)
     sources = ", ".join(dict.fromkeys(source for source in rows["source"] if source))
-    method = "Wilson's" if metric == "success" else "a bootstrap over episode starts, which all training seeds share"
+    method = "Wilson's" if name == "success" else "a bootstrap over episode starts, which all training seeds share"
     starts = ", ".join(dict.fromkeys(value for value in rows["episode_seeds"] if value))
     return {
-        "heading": _HEADINGS.get(metric, f"Share of episodes with at least {metric[1:]} subtasks done"),
-        "tasks": [_task(str(task), metric, own, notes) for task, own in rows.groupby("task", sort=False)],
+        "heading": _HEADINGS[name],
+        "shares": name == _SHARES,
+        "tasks": [_task(str(task), name, own, notes) for task, own in rows.groupby("task", sort=False)],
         "notes": list(notes),
         "published": bool(rows["paper_mean"].notna().any()),
         "legend": f"Intervals: {method}; n: rollouts"
@@ -139,18 +149,19 @@ def _table(metric: str, rows: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _task(task: str, metric: str, rows: pd.DataFrame, notes: Mapping[str, int]) -> dict[str, Any]:
+def _task(task: str, name: str, rows: pd.DataFrame, notes: Mapping[str, int]) -> dict[str, Any]:
     """Return the rows of a task; what all of them miss is said once, above them."""
     lacking = rows[rows["mean"].isna() & (rows["method"] != D4RL_BC)]
     reasons = lacking[["missing", "command"]].drop_duplicates()
     shared = reasons.iloc[0] if len(reasons) == 1 and len(lacking) > 1 else None
     largest = float(np.nanmax(np.abs(rows[["mean", "paper_mean"]].to_numpy(dtype=float)), initial=0.0))
-    digits = 0 if metric == "return" and largest >= _WHOLE_FROM else _DIGITS.get(metric, 2)
+    digits = 0 if name == "return" and largest >= _WHOLE_FROM else _DIGITS.get(name, 2)
+    ordered = rows.sort_values("metric", kind="stable")
     return {
         "name": task,
         "missing": "" if shared is None else shared["missing"],
         "command": "" if shared is None else shared["command"],
-        "rows": [_row(row, digits, notes, said=shared is not None) for row in rows.itertuples()],
+        "rows": [_row(row, digits, notes, said=shared is not None) for row in ordered.itertuples()],
     }
 
 
@@ -158,10 +169,13 @@ def _row(row: Any, digits: int, notes: Mapping[str, int], said: bool) -> dict[st
     def number(value: float, sign: str = "") -> str:
         return _NOTHING if pd.isna(value) else f"{round(value, digits) + 0.0:{sign}.{digits}f}"  # no -0.0
 
-    waiting = "published only" if row.method == D4RL_BC else "not run yet"
-    absent = "" if not pd.isna(row.mean) else ("no data here" if said else row.missing) if row.missing else waiting
+    absent = ""
+    if pd.isna(row.mean):
+        absent = "published only" if row.method == D4RL_BC else _NOTHING if said and row.missing else row.missing
+        absent = absent or "not run yet"
     return {
         "method": row.method,
+        "metric": row.metric,
         "setting": row.setting,
         "mark": notes.get(row.note, ""),
         "absent": absent,

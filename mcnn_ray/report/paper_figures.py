@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -124,18 +123,11 @@ def levels_figure(comparison: pd.DataFrame, metric: str, note: str = "") -> Figu
         places = [groups.index((row.method, row.setting)) for row in found]
         draw_points(axes, [p - 0.13 for p in places], found, {"color": BLUE}, flat=True)
         draw_paper(axes, [p + 0.13 for p in places], found, {"color": VERMILION}, flat=True)
-        for place, row in zip(places, found, strict=True):
-            if math.isnan(row.mean):
-                text = "published only" if row.method == D4RL_BC else "not run"
-                axes.text(0.99, place - 0.13, text, transform=axes.get_yaxis_transform(), **_SMALL)
         axes.set_yticks(range(len(groups)), [group_label(group) for group in groups])
         axes.set_ylim(len(groups) - 0.5, -0.5)
         axes.grid(axis="both", alpha=0.25)
         axes.set_xlabel(unit(metric))
     return finish(figure, panels, rows)
-
-
-_SMALL: dict[str, Any] = {"ha": "right", "va": "center", "fontsize": 7.5, "color": GREY}
 
 
 def lines_figure(comparison: pd.DataFrame, key: str, label: str, note: str = "") -> Figure | None:

@@ -5,7 +5,7 @@ import pandas as pd
 
 TASKS = ("pen-human-v1", "pen-expert-v1", "door-human-v1", "door-expert-v1")
 METHODS = ("bc", "1nn", "vinn", "cql-sparse", "ibc", "bet", "mcnn+bet", "mcnn+mlp")
-LEVEL = dict(zip(METHODS, (60, 45, 50, 10, 40, 35, 48, 80), strict=True))
+LEVEL = {**dict(zip(METHODS, (60, 45, 50, 10, 40, 35, 48, 80), strict=True)), "diff": 55}
 
 
 def rollouts(tasks=TASKS, methods=METHODS, settings=("fixed",), seeds=2, starts=20, steps=20_000):

@@ -98,7 +98,7 @@ def test_smoke_is_said_in_large_and_labels_tell_how_it_was_made(report, tmp_path
 def test_what_a_whole_task_misses_is_said_once_in_each_table_with_its_command(report):
     text = report[1].text
     assert text.count(REASON) == text.count(COMMAND) == 2
-    assert "8 rows could not be run here (hammer-human-v1)" in text
+    assert "8 rows of these tasks not run, each with the reason: hammer-human-v1." in text
     known = report[2]["inside"].notna().sum()
     assert f"Of {known} published values that we measured too, {report[2]['inside'].sum()} lie inside" in text
 
@@ -108,7 +108,7 @@ def test_single_missing_row_says_why_itself_and_one_not_run_yet_says_so(tmp_path
     path, _ = write(tmp_path, rollouts(TASKS[:1], ("bc",), starts=3), paper(TASKS[:1], ("bc", "ibc", "bet")), missing)
     text = Page(path.read_text()).text
     assert "no memory for it mcnn reproduce returns" in text
-    assert text.count("not run yet") == 2  # of the return and the score
+    assert text.count("not run yet") == 3  # of the return and the score, and counted above
     assert text.count("published only") == 2
 
 
@@ -162,3 +162,18 @@ def test_lines_for_the_terminal_say_iqm_runs_tasks_and_the_chance_over_cloning()
     assert lines[0].endswith(" of 8 runs on 4 tasks")
     assert " of 8 runs on 4 tasks; beats bc with probability 1.00 [0.68, 1.00]" in lines[1]
     assert "no normalised scores" in statistics_lines(rollouts(TASKS[:1], ("bc",)).assign(score=None))[0]
+
+
+def test_shares_of_subtasks_are_one_table_that_says_once_what_a_task_misses(tmp_path):
+    names = [f"p{count}" for count in range(1, 6)]
+    episodes = rollouts(("kitchen-scripted-v0",), ("bet", "diff"), starts=3).assign(score=None, success=None)
+    published = pd.concat([paper(("kitchen-relay-v0",), ("bet", "diff")).iloc[[2, 4]].assign(metric=p) for p in names])
+    missing = lacking(*[("kitchen-relay-v0", method, "fixed", REASON, COMMAND) for method in ("bet", "diff")])
+    path, _ = write(tmp_path, episodes.assign(**dict.fromkeys(names, 1.0)), published, missing)
+    page = Page(path.read_text())
+    assert page.text.count(REASON) == 1
+    returns, shares = sorted(page.rows, key=len)
+    assert set(shares) == {12}
+    assert len(shares) == 1 + 2 * (1 + 2 * 5)
+    assert set(returns) == {7}
+    assert "beats bc" not in page.text
