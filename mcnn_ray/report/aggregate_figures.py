@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from mcnn_ray.report.aggregate_table import aggregate, counted, group_label, reference_returns
 from mcnn_ray.report.aggregates import Group, Runs, base_of, median_percent_over, performance_profile, runs_of
-from mcnn_ray.report.codebook_pictures import BLUE, VERMILION
+from mcnn_ray.report.codebook_pictures import BLUE, COLOURS, VERMILION
 from mcnn_ray.report.panels import legend_below, look, unit
 from mcnn_ray.stats import Interval
 
@@ -145,16 +145,13 @@ def profiles_figure(episodes: pd.DataFrame, note: str = "") -> Figure:
     margin = 0.03 * float(np.ptp(values)) or 1.0
     thresholds_T = np.linspace(values.min() - margin, values.max() + margin, _THRESHOLDS)
     figure, (axes,) = _stack(1, (8.6, 4.6), "Performance profiles", note)
-    dashes = _dashes(list(groups))
+    styles = _line_styles(list(groups))
     for group, tasks in groups.items():
         profile = performance_profile(tasks, thresholds_T)
-        colour = look(group[0])["color"]
         runs = sum(len(one.observed_S) for one in tasks.values())
         label = f"{group_label(group)} [{counted(runs, 'run')}]"
-        axes.plot(
-            thresholds_T, profile.share_T, color=colour, linestyle=dashes[group], label=label, drawstyle="steps-post"
-        )
-        band = {"color": colour, "alpha": 0.08, "linewidth": 0}
+        axes.plot(thresholds_T, profile.share_T, drawstyle="steps-post", label=label, **styles[group])
+        band = {"color": styles[group]["color"], "alpha": 0.08, "linewidth": 0}
         axes.fill_between(thresholds_T, profile.low_T, profile.high_T, step="post", **band)
     axes.set(xlabel="normalised score τ", ylabel="share of runs with a score above τ", ylim=(-0.02, 1.02))
     axes.grid(alpha=0.3)
@@ -176,14 +173,14 @@ def curves_figure(curves: pd.DataFrame, note: str = "") -> Figure:
     for axes, task in zip(panels, tasks, strict=True):
         rows = curves[curves["task"] == task]
         metric = "score" if "score" in rows and rows["score"].notna().any() else "return"
-        dashes = _dashes(list(dict.fromkeys(zip(rows["method"], rows["setting"], strict=True))))
-        for group, own in rows.groupby(["method", "setting"], sort=False):
-            colour, dash = look(str(group[0]))["color"], dashes[str(group[0]), str(group[1])]
+        styles = _line_styles(list(dict.fromkeys(zip(rows["method"], rows["setting"], strict=True))))
+        for (method, setting), own in rows.groupby(["method", "setting"], sort=False):
+            style = styles[method, setting]
             for _, seed in own.groupby("training_seed"):
-                axes.plot(seed["step"], seed[metric], color=colour, linewidth=0.6, alpha=0.5)
+                axes.plot(seed["step"], seed[metric], color=style["color"], linewidth=0.6, alpha=0.5)
             mean = own.groupby("step")[metric].mean()
-            label = group_label((str(group[0]), str(group[1])))
-            axes.plot(mean.index, mean, color=colour, linestyle=dash, linewidth=1.9, label=label)
+            label = group_label((method, setting))
+            axes.plot(mean.index, mean, marker=".", linewidth=1.9, label=label, **style)
         seeds = rows["training_seed"].nunique()
         axes.set_title(f"{task}, {counted(seeds, 'training seed')}")
         axes.set(xlabel="training steps", ylabel=unit(metric))
@@ -202,12 +199,24 @@ def _stack(count: int, size: tuple[float, float], title: str, note: str, columns
     return figure, panels
 
 
-def _dashes(groups: Sequence[Group]) -> dict[Group, str]:
-    """Return a dash for each row, another for each setting of a method, whose colour they share."""
+def _line_styles(groups: Sequence[Group]) -> dict[Group, dict[str, Any]]:
+    """Return each row's colour, its method's, and dash, its setting's; of one method settings have colours first."""
+    if len({method for method, _ in groups}) == 1:
+        colours = len(COLOURS)
+        return {
+            group: {"color": COLOURS[i % colours], "linestyle": _DASHES[i // colours % len(_DASHES)]}
+            for i, group in enumerate(groups)
+        }
     settings: dict[str, list[str]] = {}
     for method, setting in groups:
         settings.setdefault(method, []).append(setting)
-    return {group: _DASHES[settings[group[0]].index(group[1]) % len(_DASHES)] for group in groups}
+    return {
+        (method, setting): {
+            "color": look(method)["color"],
+            "linestyle": _DASHES[settings[method].index(setting) % len(_DASHES)],
+        }
+        for method, setting in groups
+    }
 
 
 def _draw_forest(axes: Axes, labels: Sequence[str], values: Sequence[Interval | None]) -> None:
