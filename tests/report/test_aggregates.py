@@ -131,10 +131,10 @@ def test_interval_of_resamples_is_that_of_drawing_seeds_and_starts_by_hand():
 def test_interval_covers_the_true_interquartile_mean_about_as_often_as_it_says():
     rng = np.random.default_rng(2)
     covered = 0
-    for _ in range(100):
+    for _ in range(60):
         tables = {task: rng.normal(0, 3, (8, 1)) + rng.normal(0, 9, (1, 20)) for task in "abcd"}
         covered += interquartile_mean(runs(**tables)).covers(0)
-    assert 85 <= covered <= 100
+    assert 51 <= covered <= 60
 
 
 def test_single_start_tells_nothing_about_an_interval():
