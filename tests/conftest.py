@@ -1,6 +1,9 @@
 """Fixtures shared by all tests: small real demonstrations, a Minari store of their own, one Ray for all."""
 
+import contextlib
 import os
+import sqlite3
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +29,38 @@ def minari_store(tmp_path_factory):
         del os.environ["MINARI_DATASETS_PATH"]
     else:
         os.environ["MINARI_DATASETS_PATH"] = before
+
+
+@pytest.fixture(scope="session", autouse=True)
+def migrated_once():
+    """Give each new SQLite store in these processes a copy of the tables that MLflow made for the first one.
+
+    Its migrations take two seconds each time; programs that tests start run them as ever. Nor do the stores wait for
+    the disk: no test cuts the power.
+    """
+    if "mlflow" not in sys.modules:  # importing it takes longer than a test or two without it
+        yield
+        return
+    from mlflow.store.db import utils
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine
+
+    migrate = utils._initialize_tables
+    tables = sqlite3.connect(":memory:", check_same_thread=False)
+
+    def initialize(engine):
+        empty = not tables.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if empty:
+            migrate(engine)
+        with contextlib.closing(sqlite3.connect(engine.url.database)) as store:
+            source, target = (store, tables) if empty else (tables, store)
+            source.backup(target)
+
+    event.listen(Engine, "connect", lambda connection, record: connection.execute("PRAGMA synchronous = OFF"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(utils, "_initialize_tables", initialize)
+        yield
+    tables.close()
 
 
 @pytest.fixture(scope="session")

@@ -30,7 +30,8 @@ class Command:
     def __init__(self, values: dict, folder: Path):
         self.storage, self._file, self._mark = folder / "runs", folder / "sweep.yaml", uuid.uuid4().hex
         self._results = self.storage / values["name"] / "results.csv"
-        folder.mkdir(parents=True, exist_ok=True)
+        self.storage.mkdir(parents=True, exist_ok=True)
+        mlflow.MlflowClient(tracking_uri(self.storage)).search_experiments()  # made here, where it takes no migrations
         self._file.write_text(yaml.safe_dump(values))
         self.process = None
 

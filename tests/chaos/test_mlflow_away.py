@@ -43,7 +43,9 @@ class Server:
             self.port = free.getsockname()[1]
         self.uri = f"http://me:secret@127.0.0.1:{self.port}"
         self._command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port)]
-        self._command += ["--workers", "1", "--backend-store-uri", f"sqlite:///{folder}/server.db"]
+        store = f"sqlite:///{folder}/server.db"
+        mlflow.MlflowClient(store).search_experiments()  # made here, where it takes no migrations
+        self._command += ["--workers", "1", "--backend-store-uri", store]
         self._command += ["--artifacts-destination", str(folder / "artifacts")]
         self.start()
 
