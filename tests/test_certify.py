@@ -11,8 +11,7 @@ import pytest
 from mcnn_ray import cli
 from mcnn_ray.certified_states import held_out_states, random_states, rollout_isolation
 from mcnn_ray.certify import certificate_of, certify_directories
-from mcnn_ray.cli_certify import certify, sweep_lines
-from mcnn_ray.config import SweepConfig
+from mcnn_ray.cli_certify import certify
 from mcnn_ray.core.certificate import Isolation
 from mcnn_ray.core.codebook import learn_codebook
 from mcnn_ray.core.normalise import ActionScale, Standardiser
@@ -22,8 +21,7 @@ from mcnn_ray.policies.base import save_policy
 from mcnn_ray.policies.mlp import Memories, MlpPolicy
 from mcnn_ray.policies.nearest import NearestPolicy
 from mcnn_ray.rollout.episode import EpisodeRecord, Rollout
-from mcnn_ray.rollout.records import read_records, write_rollouts
-from mcnn_ray.sweep.runner import run_sweep
+from mcnn_ray.rollout.records import write_rollouts
 from mcnn_ray.tasks.catalogue import CATALOGUE
 from mcnn_ray.tasks.environments import make_environment
 
@@ -278,57 +276,6 @@ def test_sample_of_the_states_is_told_from_all_of_them(pen_demonstrations):
         ("held-out demonstrations", 50, 200),
     ]
     assert found.expert_distance == 99.0
-
-
-@pytest.fixture(scope="module")
-def swept(pen_dataset, ray_running, tmp_path_factory):
-    """A sweep that learns from 4 of 6 episodes, rolled out twice each."""
-    keys = {"demonstrations": 4, "method": "mcnn+mlp", "lambda": [0.1, 1], "memory_fraction": 0.1, "seed": [0, 1]}
-    values = {"task": "pen-expert-v1", "dataset": pen_dataset, "steps": 20, "batch_size": 64, "episodes": 2, **keys}
-    return run_sweep(SweepConfig.parse(values, "test"), tmp_path_factory.mktemp("runs"))
-
-
-def test_certificates_of_a_sweep_tell_how_far_its_rollouts_went(swept, pen_demonstrations):
-    written = json.loads((swept.folder / "certificates.json").read_text())
-    assert len(written) == 2
-    members = swept.folder / "members"
-    by_lambda = {}
-    for path in members.glob("*/episodes.parquet"):
-        settings = json.loads((path.parent / "policy" / "policy.json").read_text())
-        by_lambda.setdefault(settings["card"]["member"]["lambda_"], []).extend(read_records(path))
-    for values in written.values():
-        records = by_lambda[values["lambda"]]
-        demonstrated, rollouts = values["isolation"]
-        assert (rollouts["name"], rollouts["episodes"]) == ("rollouts", 4) == ("rollouts", len(records))
-        assert rollouts["states"] == sum(one.length for one in records)
-        assert rollouts["most_isolated_distance"] == max(one.most_isolated_distance for one in records)
-        assert (demonstrated["name"], demonstrated["episodes"], demonstrated["states"]) == (
-            "all demonstrations",
-            4,
-            400,
-        )
-        checked = {over["name"]: over for over in values["checked"]}
-        assert {name: over["states"] for name, over in checked.items()} == {
-            "demonstrations": 400,
-            "held-out demonstrations": 200,
-        }
-        assert demonstrated["most_isolated_distance"] == checked["demonstrations"]["most_isolated_distance"]
-        assert values["covers"]["most_isolated_distance"][-1] == "rollouts"
-        assert values["covers"]["width"] == ["demonstrations", "held-out demonstrations"]
-
-
-def test_lines_on_a_sweep_tell_over_which_states_and_how_far(swept):
-    first, _, *rest = sweep_lines(swept.certificates)
-    assert first.startswith("certificate: holds, 2 settings checked: exact at memories")
-    assert first.endswith("demonstrations (400 of 400 states) and held-out demonstrations (200 of 200 states)")
-    assert [line.split(":")[0] for line in rest] == [
-        "  demonstrations (400 of 400 states)",
-        "  held-out demonstrations (200 of 200 states)",
-        "  all demonstrations (4 episodes, 400 states)",
-        "  rollouts (4 episodes, 400 states)",
-    ]
-    broken = {label: dataclasses.replace(found, inexact_memories=1) for label, found in swept.certificates.items()}
-    assert f"does not hold for {', '.join(broken)}" in sweep_lines(broken)[0]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from mcnn_ray.cli import main
@@ -292,14 +293,16 @@ def test_policy_of_an_mlflow_run_evaluates(mcnn, pen_dataset, ray_running, tmp_p
 
 def test_sweep_script_takes_the_flags_of_mcnn_sweep(monkeypatch, capsys, tmp_path, pen_dataset, ray_running):
     monkeypatch.chdir(tmp_path)
-    flags = ["--method", "mcnn+mlp", "--lambda", "1", "--memory-fraction", "0.1", "--seed", "0", "--steps", "100"]
-    flags += ["--hidden", "16", "--episodes", "1", "--name", "script"]
-    monkeypatch.setattr(sys, "argv", ["lambda_memory.py", *flags])
+    flags = ["--method", "mcnn+mlp", "--memory-fraction", "0.1,0.8", "--memories", "random", "--seed", "0"]
+    flags += ["--steps", "100", "--hidden", "16", "--episodes", "1", "--name", "script"]
+    monkeypatch.setattr(sys, "argv", ["memories.py", *flags])
     with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(Path(__file__).parents[1] / "sweeps" / "lambda_memory.py"), run_name="__main__")
+        runpy.run_path(str(Path(__file__).parents[1] / "sweeps" / "memories.py"), run_name="__main__")
     assert not ended.value.code
     assert "door-expert-v1: 10 demonstrations" in capsys.readouterr().out
     assert (tmp_path / "runs" / "script" / "scores.png").is_file()
+    table = pd.read_csv(tmp_path / "runs" / "script" / "results.csv")
+    assert table["memory_fraction"].tolist() == [0.1, 0.8]
 
 
 def test_human_door_demonstrations_import_and_sweep_to_a_table(mcnn, shared_data, ray_running):

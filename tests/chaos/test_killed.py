@@ -5,6 +5,8 @@ import signal
 
 import pytest
 
+from mcnn_ray.config import SweepConfig
+from mcnn_ray.sweep.runner import run_sweep
 from tests.chaos.disturbed import Command, run_under_fire
 
 MEMBERS = 4
@@ -30,13 +32,9 @@ def values(pen_dataset):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(values, tmp_path_factory):
-    command = Command(values, tmp_path_factory.mktemp("undisturbed"))
-    command.start()
-    assert command.process.wait() == 0, command.told()
-    command.check_runs(MEMBERS)
-    command.check_nothing_is_left()
-    return command.table()
+def undisturbed(values, tmp_path_factory, ray_running):
+    result = run_sweep(SweepConfig.parse(values, "test"), tmp_path_factory.mktemp("undisturbed"))
+    return (result.folder / "results.csv").read_bytes()
 
 
 def test_sweep_killed_with_its_driver_goes_on_from_its_checkpoints(values, undisturbed, tmp_path):

@@ -1,5 +1,6 @@
 """The whole path on a small real task: trained on Ray Tune, rolled out on actors, filed in MLflow."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from minari.data_collector import EpisodeBuffer
 
 from mcnn_ray.artifacts import locked
+from mcnn_ray.cli_certify import sweep_lines
 from mcnn_ray.config import SweepConfig
 from mcnn_ray.data.minari_store import write_minari
 from mcnn_ray.errors import ArtifactError, ConfigError
@@ -28,17 +30,20 @@ from tests.environments import MORTAL_SEED, record_drift
 
 SWEEP = {
     "task": "pen-expert-v1",
+    "demonstrations": 4,
     "method": ["mcnn+mlp", "bc", "1nn"],
     "lambda": [0.1, 1.0],
     "seed": [0, 1],
     "steps": 300,
-    "hidden": [32],
+    "hidden": [32, 32],  # with one layer alone an overflow would stay inside tanh
     "batch_size": 64,
     "episodes": 3,
     "evaluate_every": 200,
     "curve_episodes": 2,
     "name": "small",
 }
+# What killed writers left before the sweep's first start.
+OLD, YOUNG, OWN = "cache/.d.0123abcd.tmp", "cache/.c.0123abcd.tmp", "small/members/.m.0123abcd.tmp"
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +54,9 @@ def config(pen_dataset):
 @pytest.fixture(scope="module")
 def finished(config, tmp_path_factory, ray_running):
     storage = tmp_path_factory.mktemp("runs")
+    for name in (OLD, YOUNG, OWN):
+        (storage / name).mkdir(parents=True)
+    os.utime(storage / OLD, (0, 0))
     stages = []
     result = run_sweep(
         SweepConfig.parse(config, "test"), storage, lambda stage, done, total: stages.append((stage, done, total))
@@ -97,14 +105,15 @@ def test_progress_covers_every_stage_to_its_end(finished):
 
 def test_policies_on_disk_return_their_stored_actions(finished, pen_demonstrations):
     _, result, _ = finished
+    shown = pen_demonstrations.subset(4)
     for identity in (path.name for path in (result.folder / "members").iterdir()):
         policy = load_policy(result.folder / "members" / identity / "policy")
         assert policy.card["identity"] == identity
-        if policy.explain(pen_demonstrations.observations_ND[:1]) is None:
+        if policy.explain(shown.observations_ND[:1]) is None:
             continue
-        rows = policy.explain(pen_demonstrations.observations_ND).row_B
-        actions, _ = policy.act(pen_demonstrations.observations_ND[rows])
-        assert (actions == pen_demonstrations.actions_NA[rows]).all()
+        rows = policy.explain(shown.observations_ND).row_B
+        actions, _ = policy.act(shown.observations_ND[rows])
+        assert (actions == shown.actions_NA[rows]).all()
 
 
 def test_mlflow_holds_one_finished_child_a_member_with_all_it_shows(finished):
@@ -137,6 +146,58 @@ def test_mlflow_holds_one_finished_child_a_member_with_all_it_shows(finished):
     }
 
 
+def test_certificates_of_a_sweep_tell_how_far_its_rollouts_went(finished):
+    _, result, _ = finished
+    written = json.loads((result.folder / "certificates.json").read_text())
+    assert len(written) == 2
+    members = result.folder / "members"
+    by_lambda = {}
+    for path in members.glob("*/episodes.parquet"):
+        settings = json.loads((path.parent / "policy" / "policy.json").read_text())
+        by_lambda.setdefault(settings["card"]["member"].get("lambda_"), []).extend(read_records(path))
+    for values in written.values():
+        records = by_lambda[values["lambda"]]
+        demonstrated, rollouts = values["isolation"]
+        assert (rollouts["name"], rollouts["episodes"]) == ("rollouts", 6) == ("rollouts", len(records))
+        assert rollouts["states"] == sum(one.length for one in records)
+        assert rollouts["most_isolated_distance"] == max(one.most_isolated_distance for one in records)
+        assert (demonstrated["name"], demonstrated["episodes"], demonstrated["states"]) == (
+            "all demonstrations",
+            4,
+            400,
+        )
+        checked = {over["name"]: over for over in values["checked"]}
+        assert {name: over["states"] for name, over in checked.items()} == {
+            "demonstrations": 400,
+            "held-out demonstrations": 200,
+        }
+        assert demonstrated["most_isolated_distance"] == checked["demonstrations"]["most_isolated_distance"]
+        assert values["covers"]["most_isolated_distance"][-1] == "rollouts"
+        assert values["covers"]["width"] == ["demonstrations", "held-out demonstrations"]
+
+
+def test_lines_on_a_sweep_tell_over_which_states_and_how_far(finished):
+    _, result, _ = finished
+    first, _, *rest = sweep_lines(result.certificates)
+    assert first.startswith("certificate: holds, 2 settings checked: exact at memories")
+    assert first.endswith("demonstrations (400 of 400 states) and held-out demonstrations (200 of 200 states)")
+    assert [line.split(":")[0] for line in rest] == [
+        "  demonstrations (400 of 400 states)",
+        "  held-out demonstrations (200 of 200 states)",
+        "  all demonstrations (4 episodes, 400 states)",
+        "  rollouts (6 episodes, 600 states)",
+    ]
+    broken = {label: dataclasses.replace(found, inexact_memories=1) for label, found in result.certificates.items()}
+    assert f"does not hold for {', '.join(broken)}" in sweep_lines(broken)[0]
+
+
+def test_start_of_a_sweep_removes_what_killed_writers_left(finished):
+    storage, _, _ = finished
+    assert (storage / YOUNG).exists()  # someone may be at it
+    assert not (storage / OLD).exists()
+    assert not (storage / OWN).exists()
+
+
 def test_same_sweep_again_changes_nothing_and_trains_nothing(finished, config):
     storage, result, _ = finished
     before = {path: path.stat().st_mtime_ns for path in (result.folder / "members").rglob("*") if path.is_file()}
@@ -160,36 +221,38 @@ def test_sweep_that_is_running_already_is_refused(finished, config):
         run_sweep(SweepConfig.parse(config, "test"), storage)
 
 
-def test_added_grid_points_join_the_finished_ones(finished, config):
-    storage, result, _ = finished
-    wider = {**config, "lambda": [0.1, 1.0, 5.0]}
-    again = run_sweep(SweepConfig.parse(wider, "test"), storage)
-    kept = [row for row in again.rows if row.member.lambda_ != 5.0]
-    assert kept == result.rows
-    assert len(again.rows) == 5
-
-
 def test_sweep_of_other_demonstrations_under_the_same_name_is_refused(finished, config, pen_demonstrations):
     storage, _, _ = finished
     env = make_environment(CATALOGUE["pen-expert-v1"])
-    write_minari(pen_demonstrations.subset(3), "mcnn/pen/others-v0", env, description="for tests")
+    write_minari(pen_demonstrations.subset(5), "mcnn/pen/others-v0", env, description="for tests")
     with pytest.raises(ConfigError, match="on other demonstrations.*choose another --name"):
         run_sweep(SweepConfig.parse({**config, "dataset": "mcnn/pen/others-v0"}, "test"), storage)
 
 
-def test_member_that_diverges_is_filed_as_failed_and_the_rest_is_compared(finished, config):
-    """Members of two learning rates and two numbers of demonstrations in one pack."""
-    storage, _, _ = finished
-    values = {**config, "method": "bc", "seed": 0, "learning_rate": [3e-4, 1e30], "demonstrations": [3, 6]}
-    values["hidden"] = [32, 32]  # with one layer alone the overflow would stay inside tanh
-    result = run_sweep(SweepConfig.parse({**values, "name": "diverging"}, "test"), storage)
-    assert [row.member.method_label for row in result.rows] == ["bc demonstrations=3", "bc demonstrations=6"]
-    assert len(result.failures) == 2
-    assert result.failures[0].startswith("bc lr=1e+30 demonstrations=3 seed=0: the loss was no longer finite")
-    _, runs = runs_of(storage)
-    children = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == result.run_id]
-    assert sorted(run.info.status for run in children) == ["FAILED", "FAILED", "FINISHED", "FINISHED"]
-    assert {run.data.tags["mcnn.failure"] for run in children if run.info.status == "FAILED"} == set(result.failures)
+@pytest.fixture(scope="module")
+def widened(finished, config):
+    """The sweep again with more members: of two learning rates and two numbers of demonstrations, in one pack."""
+    values = {"method": ["bc", "1nn"], "learning_rate": [3e-4, 1e30], "demonstrations": [4, 6]}
+    return run_sweep(SweepConfig.parse({**config, **values}, "test"), finished[0])
+
+
+def test_added_grid_points_join_the_finished_ones(finished, widened):
+    assert [row.member.method_label for row in widened.rows] == [
+        "bc demonstrations=4",
+        "1nn demonstrations=4",
+        "bc demonstrations=6",
+        "1nn demonstrations=6",
+    ]
+    assert widened.rows[:2] == finished[1].rows[2:]
+
+
+def test_member_that_diverges_is_filed_as_failed_and_the_rest_is_compared(finished, widened):
+    assert len(widened.failures) == 4
+    assert widened.failures[0].startswith("bc lr=1e+30 demonstrations=4 seed=0: the loss was no longer finite")
+    _, runs = runs_of(finished[0])
+    children = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == widened.run_id]
+    assert sorted(run.info.status for run in children) == ["FAILED"] * 4 + ["FINISHED"] * 10
+    assert {run.data.tags["mcnn.failure"] for run in children if run.info.status == "FAILED"} == set(widened.failures)
 
 
 def test_more_workers_than_processors_are_refused_with_both_numbers(finished, config):
@@ -215,18 +278,25 @@ def test_episode_lost_to_its_process_is_counted_and_not_scored_and_the_rest_is_c
     monkeypatch.setattr("mcnn_ray.rollout.pool._ATTEMPTS", 1)
     record_drift("mcnn/drift/mortal-v0")
     task = "tests.environments:Mortal-v0@mcnn/drift/mortal-v0"
-    values = {"task": task, "method": "bc", "seed": [0, 1], "steps": 10, "hidden": [4], "batch_size": 8, "episodes": 3}
-    result = run_sweep(SweepConfig.parse({**values, "name": "mortal"}, "test"), tmp_path)
+    values = {"task": task, "method": "1nn", "episodes": 3, "name": "mortal"}
+    result = run_sweep(SweepConfig.parse(values, "test"), tmp_path)
     (row,) = result.rows
-    assert (row.lost, row.episode_return.n, row.episodes) == (2, 4, 3)
-    assert pd.read_csv(result.folder / "results.csv")["episodes_lost"].tolist() == [2]
+    assert (row.lost, row.episode_return.n, row.episodes) == (1, 2, 3)
+    assert pd.read_csv(result.folder / "results.csv")["episodes_lost"].tolist() == [1]
     for path in result.folder.glob("members/*/episodes.parquet"):
         assert [record.episode_seed for record in read_records(path)] == [MORTAL_SEED - 1, MORTAL_SEED + 1]
 
 
 OWN_ENVIRONMENT = """
+import os
+import signal
+import sys
+from pathlib import Path
+
 import gymnasium as gym
 import numpy as np
+
+FATAL = Path(__file__).with_name("fatal")  # to the first process of Ray's that rolls out
 
 class Reach(gym.Env):
     observation_space = gym.spaces.Box(-10, 10, (2,), np.float32)
@@ -234,6 +304,9 @@ class Reach(gym.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
+        if sys.argv[0].endswith("default_worker.py") and FATAL.exists():
+            FATAL.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
         self.gap, self.age = self.np_random.uniform(-5, 5), 0
         return np.array([self.gap, self.age], np.float32), {}
 
@@ -276,15 +349,30 @@ def record_reach(folder):
     sys.path.remove(str(folder))
 
 
-def test_own_environment_and_dataset_go_the_whole_way(tmp_path, minari_store):
-    record_reach(tmp_path)
+@pytest.fixture(scope="module")
+def own_training(tmp_path_factory, minari_store):
+    """`mcnn train` on a user's environment, one of whose processes is killed."""
+    folder = tmp_path_factory.mktemp("own")
+    record_reach(folder)
+    (folder / "fatal").touch()
     flags = ["my_robots:Reach-v0@me/reach/demo-v0", "--steps", "1500", "--lambda", "10", "--memory-fraction", "0.5"]
     flags += ["--batch-size", "32", "--hidden", "32,32", "--learning-rate", "0.003", "--episodes", "10", "--json"]
     environment = {**os.environ, "MINARI_DATASETS_PATH": str(minari_store)}
     command = [str(Path(sys.executable).parent / "mcnn"), "train", *flags]
-    ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    ended = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=200)
     assert ended.returncode == 0, ended.stderr
-    row = json.loads(ended.stdout)
+    return folder, ended
+
+
+def test_own_environment_and_dataset_go_the_whole_way(own_training):
+    row = json.loads(own_training[1].stdout)
     assert row["score"] is None
     assert row["n"] == 10
     assert row["success"] >= 0.8
+
+
+def test_what_ray_tells_of_deaths_stays_off_standard_output(own_training):
+    folder, ended = own_training
+    assert not (folder / "fatal").exists()
+    assert "A worker died or was killed" in ended.stderr
+    assert ended.stdout.count("\n") == 1

@@ -48,13 +48,10 @@ def test_paper_grid_is_the_paper_s():
     assert {(m.steps, m.batch_size, m.hidden) for m in members if m.trained} == {(1_000_000, 256, (256, 256))}
 
 
-def test_scripts_on_demonstrations_and_memories_end_in_their_tables(tmp_path, monkeypatch, pen_dataset, ray_running):
+def test_script_on_demonstrations_ends_in_its_table(tmp_path, monkeypatch, pen_dataset, ray_running):
     flags = {"dataset": pen_dataset, "method": "1nn", "demonstrations": "2,3", "name": "few"}
     table = pd.read_csv(run_script("demonstrations.py", tmp_path, monkeypatch, **flags) / "results.csv")
     assert table["demonstrations"].tolist() == [2, 3]
-    flags = {"dataset": pen_dataset, "method": "mcnn+mlp", "memory_fraction": "0.1,0.8", "name": "memories-few"}
-    table = pd.read_csv(run_script("memories.py", tmp_path, monkeypatch, **flags) / "results.csv")
-    assert table["memory_fraction"].tolist() == [0.1, 0.8]
 
 
 TUNED = {
