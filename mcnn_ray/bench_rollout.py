@@ -7,25 +7,22 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import ray
-import torch
 
-from mcnn_ray.config import SweepConfig
 from mcnn_ray.data.collect import collect_episodes
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.policies.base import save_policy
 from mcnn_ray.rollout.episode import EVALUATION_SEED, LOCKSTEP, Rollout
 from mcnn_ray.rollout.pool import RolloutPool
 from mcnn_ray.sweep.cluster import cluster_cpus, ray_session
-from mcnn_ray.sweep.runner import Watcher
-from mcnn_ray.sweep.study import make_study
 from mcnn_ray.tasks.catalogue import Task, find_task
 from mcnn_ray.tasks.environments import environment_id
-from mcnn_ray.training.data import make_training_data
-from mcnn_ray.training.pack import Pack
+
+if TYPE_CHECKING:
+    from mcnn_ray.sweep.runner import Watcher
 
 __all__ = ["bench_rollout"]
 
@@ -128,6 +125,14 @@ def _replay(raw: Sequence[Any], rollouts: Sequence[Rollout]) -> None:
 
 def _train(task: Task, policies: int, memories: int, folder: Path, watch: Watcher) -> dict[str, Path]:
     """Record demonstrations, train the policies and write their directories."""
+    # Here, as the processes that replay need none of it.
+    import torch
+
+    from mcnn_ray.config import SweepConfig
+    from mcnn_ray.sweep.study import make_study
+    from mcnn_ray.training.data import make_training_data
+    from mcnn_ray.training.pack import Pack
+
     needed = -(-max(_ROWS_A_MEMORY * memories, _LEAST_ROWS) // (task.horizon or memories))
     demonstrations = collect_episodes(task, needed, progress=lambda done: watch("demonstrations", done, needed))
     config = SweepConfig.parse(

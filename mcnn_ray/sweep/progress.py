@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from mcnn_ray.sweep.plan import PlannedPack
+if TYPE_CHECKING:  # a process that keeps steps alone is to start without torch
+    from mcnn_ray.sweep.plan import PlannedPack
 
-__all__ = ["PackProgress"]
+__all__ = ["PackProgress", "PackSteps"]
+
+
+class PackSteps:
+    """Keeps the steps of each pack for whoever asks; `ray.train.report` would have all workers wait for each other."""
+
+    def __init__(self) -> None:
+        self._steps: dict[str, int] = {}
+
+    def update(self, pack: str, step: int) -> None:
+        """Take how far a pack is."""
+        self._steps[pack] = step
+
+    def all(self) -> dict[str, int]:
+        """Return how far each pack is, by its id."""
+        return self._steps
 
 
 class PackProgress:

@@ -23,7 +23,7 @@ from mcnn_ray.errors import McnnError
 from mcnn_ray.sweep.cluster import cluster_gpus
 from mcnn_ray.sweep.packs import default_device, export_pack
 from mcnn_ray.sweep.plan import PlannedPack, SweepPlan
-from mcnn_ray.sweep.progress import PackProgress
+from mcnn_ray.sweep.progress import PackProgress, PackSteps
 from mcnn_ray.sweep.study import Studies
 from mcnn_ray.training.data import Shard
 
@@ -33,20 +33,7 @@ _FAILURES = 3  # of the group, each time from the last checkpoints
 _POLL_S = 0.5
 
 
-class _Steps:
-    """Keeps the steps of each pack; `ray.train.report` would have all workers wait for each other."""
-
-    def __init__(self) -> None:
-        self._steps: dict[str, int] = {}
-
-    def update(self, pack: str, step: int) -> None:
-        self._steps[pack] = step
-
-    def all(self) -> dict[str, int]:
-        return self._steps
-
-
-_REMOTE_STEPS: Any = ray.remote(num_cpus=0)(_Steps)
+_REMOTE_STEPS: Any = ray.remote(num_cpus=0)(PackSteps)
 
 
 def train_with_workers(
