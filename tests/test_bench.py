@@ -1,5 +1,4 @@
 import json
-import os
 import subprocess
 import sys
 
@@ -8,8 +7,6 @@ import pytest
 
 from mcnn_ray import cli
 from mcnn_ray.bench import compare_methods, made_toy, made_trajectories
-
-SMALL = ["memories", "--points", "2000", "--dim", "6", "--memories", "100", "--epochs", "2", "--json"]
 
 
 @pytest.fixture
@@ -27,32 +24,67 @@ def mcnn(capsys, monkeypatch):
     return run
 
 
-def bench_on_a_bare_machine(*arguments):
-    """Run the program without what a bare machine lacks; give the JSON it printed."""
-    blocked = "ray mlflow gymnasium gymnasium_robotics minari mujoco h5py yaml matplotlib sklearn"
+BLOCKED = "diffusers ray mlflow gymnasium gymnasium_robotics minari mujoco h5py pydantic yaml matplotlib sklearn"
+COMMANDS = {
+    "small": ["memories", "--points", "2000", "--dim", "6", "--memories", "100", "--epochs", "2", "--json"],
+    "lists": ["memories", "--points", "400, 800", "--memories", "20,40", "--dim", "4", "--epochs", "1", "--json"],
+    "toy": ["memories", "--task", "toy-2d", "--json"],
+    "refused": ["inference", "--memories", "0"],
+}
+
+
+@pytest.fixture(scope="module")
+def bare():
+    """Commands of the program without what a bare machine lacks, by name: status, standard output and error."""
     program = f"""
-import runpy, sys
-for name in {blocked.split()!r}:
+import contextlib, io, json, runpy, sys
+for name in {BLOCKED.split()!r}:
     sys.modules[name] = None
-sys.argv = ["bench", *{list(arguments)!r}]
-runpy.run_module("mcnn_ray.bench", run_name="__main__")
+import mcnn_ray.core.codebook, mcnn_ray.policies.loading, mcnn_ray.training.pack, mcnn_ray.training.run, mcnn_ray.bench
+del sys.modules["pydantic"]  # which typer takes to read flags
+told = {{}}
+for name, arguments in {COMMANDS!r}.items():
+    sys.argv, out, err = ["bench", *arguments], io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            runpy.run_module("mcnn_ray.bench", run_name="__main__")
+            status = 0
+        except SystemExit as ended:
+            status = ended.code or 0
+    told[name] = status, out.getvalue(), err.getvalue()
+print(json.dumps(told))
 """
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=os.environ)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
-    (line,) = ended.stdout.splitlines()
+    return json.loads(ended.stdout)
+
+
+def json_of(told):
+    status, out, err = told
+    assert status == 0, err
+    (line,) = out.splitlines()
     return json.loads(line)
 
 
-def test_bench_runs_with_what_a_bare_machine_has_and_prints_one_line_of_json():
-    found = bench_on_a_bare_machine(*SMALL)
+def test_core_policies_and_packs_import_without_ray_mlflow_or_simulators(bare):
+    assert bare.keys() == COMMANDS.keys()
+
+
+def test_bench_runs_with_what_a_bare_machine_has_and_prints_one_line_of_json(bare):
+    found = json_of(bare["small"])
     needed = {"seconds", "peak_rss_gib", "quantisation_error", "random_quantisation_error", "most_isolated_distance"}
     assert needed | {"limit_seconds", "search_median_us"} <= found.keys()
     assert found["quantisation_error"] < found["random_quantisation_error"]
 
 
-def test_lists_time_every_pair_of_rows_and_memories():
-    lists = ["memories", "--points", "400, 800", "--memories", "20,40", "--dim", "4", "--epochs", "1", "--json"]
-    rows = bench_on_a_bare_machine(*lists)["results"]
+def test_bare_machine_refuses_in_one_sentence_too(bare):
+    status, out, err = bare["refused"]
+    assert (status, out) == (2, "")
+    assert err.strip() == "error: --memories is 0; it must be at least 1"
+
+
+def test_lists_time_every_pair_of_rows_and_memories(bare):
+    rows = json_of(bare["lists"])["results"]
     assert [(row["points"], row["memories"]) for row in rows] == [(400, 20), (400, 40), (800, 20), (800, 40)]
     for row in rows:
         limit = 2 * row["points"] * row["memories"] * 4 / (1e9 * row["product_gflops"])
@@ -61,15 +93,15 @@ def test_lists_time_every_pair_of_rows_and_memories():
         assert row["cpu_seconds_per_epoch"] > 0
 
 
-def test_toy_is_compared_on_a_bare_machine_the_same_at_every_run(mcnn):
-    bare = bench_on_a_bare_machine("memories", "--task", "toy-2d", "--json")
-    assert (bare["source"], bare["steps"], bare["held_out_steps"]) == ("toy-2d", 4000, 1000)
-    assert [row["method"] for row in bare["results"]] == ["neural-gas", "random", "k-means", "k-center"]
-    _, out, _ = mcnn("bench", "memories", "--task", "toy-2d", "--json")
+def test_toy_is_compared_on_a_bare_machine_the_same_at_every_run(bare, mcnn):
+    first = json_of(bare["toy"])
+    assert (first["source"], first["steps"], first["held_out_steps"]) == ("toy-2d", 4000, 1000)
+    assert [row["method"] for row in first["results"]] == ["neural-gas", "random", "k-means", "k-center"]
+    _, out, _ = mcnn("bench", *COMMANDS["toy"])
     again = json.loads(out)["results"][:4]  # without scikit-learn's, where that is installed
-    for row in (*bare["results"], *again):
+    for row in (*first["results"], *again):
         del row["seconds"]
-    assert again == bare["results"]
+    assert again == first["results"]
 
 
 def test_toy_runs_through_a_figure_of_eight():

@@ -9,6 +9,7 @@ import torch
 
 from mcnn_ray.bench_train import TrainBench, bench_members, bench_train
 from mcnn_ray.bench_yardsticks import EagerLoop, ProductTimer, made_buffer
+from mcnn_ray.cli import main
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.training.step_shape import StepShape
 
@@ -125,9 +126,9 @@ def test_bench_train_refuses_what_it_cannot_measure(changes, message):
     assert message in str(refused.value)
 
 
-def test_lists_that_are_no_numbers_are_refused_in_a_sentence():
-    command = [sys.executable, "-m", "mcnn_ray", "bench", "train", "--members", "one,2"]
-    ended = subprocess.run(command, capture_output=True, text=True)
-    assert ended.returncode == 2
-    assert "--members is 'one,2'; give whole numbers" in " ".join(ended.stderr.split())
-    assert "Traceback" not in ended.stderr
+def test_lists_that_are_no_numbers_are_refused_in_a_sentence(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "train", "--members", "one,2"])
+    assert ended.value.code == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert told.startswith("error: --members is 'one,2'; give whole numbers")

@@ -121,13 +121,19 @@ class LocalCluster:
 
 @pytest.fixture(scope="module")
 def cluster(minari_store):
+    """A head alone."""
     folder = Path(tempfile.mkdtemp(prefix="mcnn-", dir="/tmp"))  # short: Ray's sockets lie in it
     nodes = LocalCluster(folder, minari_store)
     try:
         nodes.start_head()
-        nodes.add_node("127.0.0.2")
         yield nodes
     finally:
         for process in reversed(nodes.processes):
             end(process)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def two_nodes(cluster):
+    cluster.add_node("127.0.0.2")
+    return cluster

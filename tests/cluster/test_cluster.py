@@ -34,34 +34,34 @@ def sweep_file(pen_dataset, tmp_path):
 
 @pytest.mark.long
 def test_sweep_that_loses_a_node_and_gets_another_ends_in_the_bytes_of_one_on_this_machine(
-    cluster, pen_dataset, tmp_path, ray_running
+    two_nodes, pen_dataset, tmp_path, ray_running
 ):
     values = {**SWEEP, "dataset": pen_dataset, "name": "tiny", "steps": 3000, "hidden": [64], "checkpoint_s": 0}
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(values))
     storage = tmp_path / "cluster"
     command = [sys.executable, "-m", "mcnn_ray", "sweep", str(tmp_path / "sweep.yaml"), "--storage", str(storage)]
     with (tmp_path / "output").open("w") as output:
-        sweep = cluster.popen(command, stdout=output, stderr=subprocess.STDOUT)
+        sweep = two_nodes.popen(command, stdout=output, stderr=subprocess.STDOUT)
     while len(list(storage.rglob("step-*"))) < 2:  # of two packs, one on each node
         assert sweep.poll() is None, (tmp_path / "output").read_text()
         time.sleep(0.05)
-    end(cluster.processes[1], at_once=True)
-    cluster.add_node("127.0.0.3")
+    end(two_nodes.processes[1], at_once=True)
+    two_nodes.add_node("127.0.0.3")
     assert sweep.wait(200) == 0, (tmp_path / "output").read_text()
     run_sweep(SweepConfig.parse(values, "test"), tmp_path / "here")
     tables = [(tmp_path / name / "tiny" / "results.csv").read_bytes() for name in ("cluster", "here")]
     assert tables[0] == tables[1]
     assert not list(storage.glob(".shared-*"))
-    assert cluster.free_cpus() == 2
+    assert two_nodes.free_cpus() == 2
 
 
 @pytest.mark.long
-def test_submitted_job_runs_the_sweep_script_of_the_folder_it_is_sent_from(cluster, pen_dataset, tmp_path):
+def test_submitted_job_runs_the_sweep_script_of_the_folder_it_is_sent_from(two_nodes, pen_dataset, tmp_path):
     flags = [f"--{key.replace('_', '-')}={value}" for key, value in SWEEP.items() if not isinstance(value, list)]
     flags += ["--method=bc,1nn", "--hidden=16", f"--dataset={pen_dataset}", "--name=job", f"--storage={tmp_path}"]
-    ended = cluster.run(
+    ended = two_nodes.run(
         [
-            *(str(BIN / "ray"), "job", "submit", "--address", f"http://127.0.0.1:{cluster.dashboard}"),
+            *(str(BIN / "ray"), "job", "submit", "--address", f"http://127.0.0.1:{two_nodes.dashboard}"),
             *("--working-dir", ".", "--", str(BIN / "python"), "sweeps/lambda_memory.py", *flags, "--json"),
         ]
     )
@@ -108,16 +108,16 @@ except McnnError as error:
 
 
 @pytest.mark.long
-def test_storage_that_a_node_does_not_see_is_refused_in_one_sentence(cluster, sweep_file, tmp_path):
+def test_storage_that_a_node_does_not_see_is_refused_in_one_sentence(two_nodes, sweep_file, tmp_path):
     """The node lies in a mount namespace of its own, with an empty file system over the storage."""
     storage = tmp_path / "runs"
     storage.mkdir()
     namespace = ["unshare", "--mount", "sh", "-c", f'mount -t tmpfs none {storage} && exec "$@"', "sh"]
     if subprocess.run([*namespace, "true"], capture_output=True).returncode != 0:
         pytest.skip("mount namespaces are not allowed here")
-    node = cluster.add_node("127.0.0.4", prefix=namespace)
+    node = two_nodes.add_node("127.0.0.4", prefix=namespace)
     try:
-        ended = cluster.run([sys.executable, "-m", "mcnn_ray", "sweep", str(sweep_file), "--storage", str(storage)])
+        ended = two_nodes.run([sys.executable, "-m", "mcnn_ray", "sweep", str(sweep_file), "--storage", str(storage)])
     finally:
         end(node)
     assert ended.returncode == 2

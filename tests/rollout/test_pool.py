@@ -52,8 +52,23 @@ def test_records_come_by_policy_and_seed(one_actor):
     assert len({record.episode_return for record in one_actor}) > 10
 
 
-def test_records_do_not_depend_on_the_number_of_actors(policies, one_actor, ray_running):
-    assert untimed(evaluate(PEN, policies, SEEDS, actors=2)) == one_actor
+@pytest.fixture(scope="module")
+def two_actors(policies, ray_running):
+    """What came of two actors, and what they were told to have done on the way."""
+    handed, progress = {}, []
+    evaluation = evaluate(
+        PEN,
+        policies,
+        SEEDS,
+        actors=2,
+        progress=lambda done, total: progress.append((done, total)),
+        finished=lambda member, rollouts: handed.setdefault(member, rollouts),
+    )
+    return evaluation, handed, progress
+
+
+def test_records_do_not_depend_on_the_number_of_actors(two_actors, one_actor):
+    assert untimed(two_actors[0]) == one_actor
 
 
 def test_records_survive_the_death_of_actors(policies, one_actor, ray_running):
@@ -81,16 +96,8 @@ def test_records_survive_the_death_of_actors(policies, one_actor, ray_running):
     assert untimed(evaluation) == one_actor
 
 
-def test_each_policy_is_handed_over_when_its_last_episode_ends(policies, one_actor, ray_running):
-    handed, progress = {}, []
-    evaluate(
-        PEN,
-        policies,
-        SEEDS,
-        actors=2,
-        progress=lambda done, total: progress.append((done, total)),
-        finished=lambda member, rollouts: handed.setdefault(member, rollouts),
-    )
+def test_each_policy_is_handed_over_when_its_last_episode_ends(two_actors, policies, one_actor):
+    _, handed, progress = two_actors
     assert [replace(rollout.record, wall_s=0) for member in policies for rollout in handed[member]] == one_actor
     assert progress[-1] == (20, 20)
 
@@ -132,11 +139,22 @@ def test_what_could_be_evaluated_where_the_environment_fails_is_kept_and_shown(t
     save_policy(policy, tmp_path / "policy")
     first = EVALUATION_SEED
     with pytest.raises(EpisodeError, match=f"episode seed {first}, step 4: RuntimeError: the gripper is stuck") as told:
-        evaluate(task, {"nearest": tmp_path / "policy"}, range(first, first + 16), actors=2)
+        evaluate(task, {"nearest": tmp_path / "policy"}, range(first, first + 16), actors=1)
     kept = [rollout.record.episode_seed for rollout in told.value.evaluation.rollouts]
     assert kept == list(range(first + 1, first + 16))
     with pytest.raises(SystemExit) as ended:
-        main(["evaluate", str(tmp_path / "policy"), "--episodes", "16", "--trust-module", "tests.environments"])
+        main(
+            [
+                "evaluate",
+                str(tmp_path / "policy"),
+                "--episodes",
+                "16",
+                "--actors",
+                "1",
+                "--trust-module",
+                "tests.environments",
+            ]
+        )
     captured = capsys.readouterr()
     assert ended.value.code == 1
     assert "the gripper is stuck" in captured.err
