@@ -17,6 +17,8 @@ from mcnn_ray.tracking import tracking_uri
 
 _MARK = "MCNN_CHAOS"  # in the environment of a command and of all that it starts
 _LEFT_S = 90.0  # Ray's agents look for their parent now and then only
+# Then they try to tell a dead head of it, by default for a minute.
+_IMPATIENT = {"RAY_gcs_rpc_server_reconnect_timeout_s": "10"}
 
 
 class Command:
@@ -41,7 +43,7 @@ class Command:
         with self.output.open("w") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "mcnn_ray", "sweep", str(self._file), "--storage", str(self.storage)],
-                env={**os.environ, _MARK: self._mark},
+                env={**os.environ, **_IMPATIENT, _MARK: self._mark},
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
