@@ -23,8 +23,8 @@ def replay(
 
     Example: mcnn replay runs/quickstart/members/0123456789ab/episodes.parquet --episode-seed 1000003 --video door.mp4
     """
-    from mcnn_ray.errors import SimulationError
     from mcnn_ray.rollout.records import read_rollout
+    from mcnn_ray.rollout.replay import check_same
     from mcnn_ray.rollout.replay import replay as run_again
     from mcnn_ray.rollout.video import save_video
     from mcnn_ray.tasks.catalogue import find_recorded_task
@@ -45,9 +45,4 @@ def replay(
         **({} if video is None else {"video": str(video)}),
     }
     (print_json if as_json else print_facts)(facts)
-    if not again.same(rollout):
-        versions = "; ".join(f"{name} {then}, here {now}" for name, (then, now) in again.other_versions.items())
-        raise SimulationError(
-            f"the episode earned {rollout.record.episode_return!r} when it was recorded and {again.episode_return!r} "
-            f"now ({versions or 'with the same versions: the simulator does not repeat itself on this machine'})"
-        )
+    check_same(again, rollout)

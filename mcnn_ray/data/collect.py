@@ -112,6 +112,7 @@ class _Episode:
     actions: list[npt.NDArray[np.float32]]
     rewards: list[float]
     success: bool | None
+    terminated: bool
     subtasks: tuple[str, ...]  # those done
 
 
@@ -169,6 +170,7 @@ def record_episodes(
         offsets=np.cumsum([0, *(len(episode.actions) for episode in kept)], dtype=np.int64),
         final_observations_ED=np.stack([episode.final for episode in kept]),
         successes_E=np.array(successes) if len(successes) == len(kept) else None,
+        terminated_E=np.array([episode.terminated for episode in kept]),
         source=source if simulator == environment_id(task) else f"{source}: {simulator}",
         provenance={
             "environment": environment_id(task),
@@ -212,6 +214,7 @@ def _record_once(env: gym.Env[Any, Any], seed: int, act: Act, begin: Begin | Non
         actions=actions,
         rewards=rewards,
         success=any(told) if told else None,
+        terminated=bool(terminated),
         subtasks=tuple(info.get("episode_task_completions", ())),
     )
 

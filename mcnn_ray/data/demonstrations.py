@@ -31,6 +31,8 @@ class Demonstrations:
         offsets: (E + 1,) int64; episode e is rows offsets[e] to offsets[e + 1].
         final_observations_ED: (E, D) float32, seen after each episode's last action, or None where not recorded.
         successes_E: (E,) bool, whether each episode did what the task asks, at any step; None where not recorded.
+        terminated_E: (E,) bool, whether the environment ended each episode, rather than a limit of steps; None where
+            not recorded.
         source: where the data came from, e.g. a Minari id or a file name.
         provenance: further facts of their origin, JSON values only.
         observations_hash: stands for the observations in `sha256` where they were computed, and may be rounded
@@ -44,6 +46,7 @@ class Demonstrations:
     source: str
     final_observations_ED: Float32Array | None = None
     successes_E: npt.NDArray[np.bool_] | None = None
+    terminated_E: npt.NDArray[np.bool_] | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
     observations_hash: str | None = None
 
@@ -104,6 +107,10 @@ class Demonstrations:
         """(E,) sum of each episode's recorded rewards."""
         return np.add.reduceat(self.rewards_N.astype(np.float64), self.offsets[:-1])
 
+    def observations_of(self, episode: int) -> Float32Array:
+        """(T, D) observations that an episode acted on."""
+        return self.observations_ND[self.offsets[episode] : self.offsets[episode + 1]]
+
     @cached_property
     def sha256(self) -> str:
         """Hash of what a policy learns from: observations, actions and boundaries."""
@@ -139,7 +146,7 @@ class Demonstrations:
     def take(self, episodes: Int64Array) -> Demonstrations:
         """Return some of the episodes, in the order given, each as often as it is named."""
         rows = np.concatenate([np.arange(self.offsets[e], self.offsets[e + 1]) for e in episodes])
-        finals, successes = self.final_observations_ED, self.successes_E
+        finals, successes, terminated = self.final_observations_ED, self.successes_E, self.terminated_E
         return replace(
             self,
             observations_ND=self.observations_ND[rows],
@@ -148,6 +155,7 @@ class Demonstrations:
             offsets=np.concatenate([[0], np.cumsum(self.lengths[episodes])]).astype(np.int64),
             final_observations_ED=None if finals is None else finals[episodes],
             successes_E=None if successes is None else successes[episodes],
+            terminated_E=None if terminated is None else terminated[episodes],
         )
 
     def followed_by(self, other: Demonstrations) -> Demonstrations:
@@ -165,6 +173,7 @@ class Demonstrations:
             offsets=np.concatenate([self.offsets, other.offsets[1:] + self.steps]),
             final_observations_ED=both("final_observations_ED"),
             successes_E=both("successes_E"),
+            terminated_E=both("terminated_E"),
         )
 
     def check_actions(self, low_A: npt.NDArray[Any], high_A: npt.NDArray[Any], clip: bool = False) -> Demonstrations:

@@ -135,6 +135,7 @@ def _read(dataset_id: str, observation_key: str | None) -> Demonstrations:
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         final_observations_ED=np.stack([obs[-1] for obs in observations]),
         successes_E=_successes(episodes),
+        terminated_E=np.array([bool(episode.terminations[-1]) for episode in episodes]),
         source=dataset_id,
         provenance=dict(dataset.storage.metadata.get(_PROVENANCE_KEY, {})),
     )
@@ -211,7 +212,7 @@ def write_minari(
             f"{demonstrations.source} has {demonstrations.observations_ND.shape[1]} observation numbers, the "
             f"environment {width}; it was recorded for another task"
         )
-    in_bytes = _in_bytes(demonstrations.observations_ND, env.observation_space)
+    in_bytes, facts = _in_bytes(demonstrations.observations_ND, env.observation_space), demonstrations.provenance
     stored = spaces.Box(0, 255, (width,), np.uint8) if in_bytes else spaces.Box(-np.inf, np.inf, (width,), np.float32)
     with _temporary_store(target) as store:
         with warnings.catch_warnings():
@@ -223,9 +224,9 @@ def write_minari(
                 observation_space=stored,
                 action_space=env.action_space,
                 description=description,
-                algorithm_name=str(demonstrations.provenance.get("expert", "recorded")),
+                algorithm_name=str(facts.get("expert", facts.get("method", "recorded"))),
             )
-            provenance = {**demonstrations.provenance, "source": demonstrations.source, "sha256": demonstrations.sha256}
+            provenance = {**facts, "source": demonstrations.source, "sha256": demonstrations.sha256}
             dataset.storage.update_metadata({_PROVENANCE_KEY: provenance, _BYTES_KEY: in_bytes})
         target.parent.mkdir(parents=True, exist_ok=True)
         replace_directory(store / dataset_id, target)
@@ -272,15 +273,15 @@ def _episode_buffers(demonstrations: Demonstrations, in_bytes: bool) -> Iterator
         finals, successes = demonstrations.final_observations_ED, demonstrations.successes_E
         # Minari stores one observation more than actions; where the source has none, the last is repeated.
         seen = np.concatenate([obs, obs[-1:] if finals is None else finals[e : e + 1]])
-        ends = np.zeros(stop - start, dtype=bool)
-        ends[-1] = True
+        at_end = np.arange(start, stop) == stop - 1
+        terminated = demonstrations.terminated_E is not None and demonstrations.terminated_E[e]
         yield EpisodeBuffer(
             id=e,
             observations=_bytes(seen) if in_bytes else seen,
             actions=demonstrations.actions_NA[start:stop],
             rewards=demonstrations.rewards_N[start:stop],
-            terminations=np.zeros(stop - start, dtype=bool),
-            truncations=ends,
+            terminations=at_end & terminated,
+            truncations=at_end & (not terminated),
             # As Minari records infos: one more than steps. The step of success is not known here, so all tell it.
             infos={} if successes is None else {"success": np.full(stop - start + 1, successes[e])},
         )
