@@ -5,8 +5,7 @@ Shapes: N states, M memories, D observation numbers, A action numbers, T steps o
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mcnn_ray.core.certificate import Isolation
-from mcnn_ray.core.normalise import ActionScale
 from mcnn_ray.data.demonstrations import Demonstrations
-from mcnn_ray.data.minari_store import dataset_exists, read_minari
-from mcnn_ray.encoders.embeddings import embed
 from mcnn_ray.errors import ArtifactError, DatasetError
+from mcnn_ray.learned import held_out_episodes, learned_from
 from mcnn_ray.policies.base import Policy
 from mcnn_ray.rollout.episode import EpisodeRecord
 from mcnn_ray.rollout.records import read_records
@@ -92,35 +89,13 @@ def demonstrated_states(policy: Policy) -> tuple[dict[str, npt.NDArray[Any]], li
     Raises:
         DatasetError: the demonstrations here are damaged.
     """
-    named = policy.card.get("dataset")
-    if not isinstance(named, dict) or not isinstance(named.get("episodes"), int) or "source" not in named:
-        return {}, ["the policy does not name its demonstrations: only memories and random states were checked"]
-    source = str(named["source"])
-    if not dataset_exists(source):
-        return {}, [f"{source} is not on this machine: only memories and random states were checked"]
-    whole = read_minari(source)
-    if policy.encoder is not None:
-        whole = embed(whole, policy.encoder)
-    for data in _versions(whole, policy.action_scale):
-        learned = data.subset(named["episodes"]) if 1 <= named["episodes"] < data.episodes else data
-        if learned.sha256 == named.get("sha256"):
-            held_out_ND = held_out_states(data, learned)
-            if len(held_out_ND) == 0:
-                return {DEMONSTRATED: learned.observations_ND}, [f"none of {source} was held out"]
-            return {DEMONSTRATED: learned.observations_ND, HELD_OUT: held_out_ND}, []
-    return {}, [
-        f"{source} on this machine is not what the policy learned from (sha256 {whole.sha256[:12]}, then "
-        f"{str(named.get('sha256'))[:12]}): only memories and random states were checked"
-    ]
-
-
-def _versions(whole: Demonstrations, scale: ActionScale) -> Iterator[Demonstrations]:
-    """Yield the demonstrations as recorded and, where that differs, with actions clipped (`--clip-actions`)."""
-    yield whole
-    if whole.actions_NA.shape[1] == len(scale.low_A):
-        clipped = whole.check_actions(scale.low_A, scale.high_A, clip=True)
-        if clipped is not whole:
-            yield clipped
+    learned = learned_from(policy)
+    if isinstance(learned, str):
+        return {}, [f"{learned}: only memories and random states were checked"]
+    states = {DEMONSTRATED: learned.data.observations_ND}
+    if len(learned.held_out_E) == 0:
+        return states, [f"none of {learned.whole.source} was held out"]
+    return {**states, HELD_OUT: learned.whole.take(learned.held_out_E).observations_ND}, []
 
 
 def held_out_states(data: Demonstrations, learned: Demonstrations) -> Float32Array:
@@ -130,13 +105,8 @@ def held_out_states(data: Demonstrations, learned: Demonstrations) -> Float32Arr
         data: all demonstrations.
         learned: those of them that were learned from; their actions may have been clipped.
     """
-    known = {obs_TD.tobytes() for obs_TD in _episodes(learned)}
-    held_out = [obs_TD for obs_TD in _episodes(data) if obs_TD.tobytes() not in known]
-    return np.concatenate(held_out) if held_out else data.observations_ND[:0]
-
-
-def _episodes(data: Demonstrations) -> Iterator[Float32Array]:
-    return (data.observations_ND[a:b] for a, b in itertools.pairwise(data.offsets))
+    held_out_E = held_out_episodes(data, learned)
+    return data.take(held_out_E).observations_ND if len(held_out_E) else data.observations_ND[:0]
 
 
 def rollout_isolation(records: Sequence[EpisodeRecord]) -> list[Isolation]:

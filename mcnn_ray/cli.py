@@ -18,6 +18,7 @@ from mcnn_ray.cli_certify import certify
 from mcnn_ray.cli_data import data_app
 from mcnn_ray.cli_encoder import encoder_app
 from mcnn_ray.cli_memories import memories
+from mcnn_ray.cli_monitor import monitor
 from mcnn_ray.cli_replay import replay
 from mcnn_ray.cli_sweep import SweepScript, evaluate, sweep, train
 from mcnn_ray.errors import ArtifactError, ConfigError
@@ -176,6 +177,7 @@ app.command()(sweep)
 app.command()(evaluate)
 app.command()(replay)
 app.command()(certify)
+app.command()(monitor)
 
 
 @app.command()
