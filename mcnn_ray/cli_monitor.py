@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
 from rich import box
 from rich.table import Table
 
-from mcnn_ray.errors import ConfigError, did_you_mean
+from mcnn_ray.errors import ConfigError
 from mcnn_ray.terminal import (
     AsJson,
     StageProgress,
@@ -21,6 +21,7 @@ from mcnn_ray.terminal import (
 )
 
 if TYPE_CHECKING:
+    from mcnn_ray.monitor import Per
     from mcnn_ray.rollout.episode import Rollout
     from mcnn_ray.stats import Interval
     from mcnn_ray.watching import Watch
@@ -39,13 +40,13 @@ def monitor(
         str | None,
         typer.Option("--held-out", help="Minari id of further demonstrations [default: what was not learned from]."),
     ] = None,
-    per: Annotated[str, typer.Option("--per", help="episode, or step: what alpha is a rate of.")] = "episode",
-    against: Annotated[
-        str | None,
-        typer.Option(
-            "--against", help="memories, or demonstrations: what distances are to [default: memories if any]."
-        ),
-    ] = None,
+    per_step: Annotated[
+        bool, typer.Option("--per-step", help="Bound the share of flagged steps, not of episodes with a flag.")
+    ] = False,
+    to_demonstrations: Annotated[
+        bool,
+        typer.Option("--to-demonstrations", help="Measure distances to all that was learned from, not to memories."),
+    ] = False,
     rollouts: Annotated[
         Path | None, typer.Option("--rollouts", help="Parquet file of its episodes [default: those beside it].")
     ] = None,
@@ -63,13 +64,11 @@ def monitor(
     Example: mcnn monitor runs/quickstart/members/0123456789ab/policy --held-out me/door/held-out-v0 --alpha 0.1
     """
     from mcnn_ray.learned import learned_from
-    from mcnn_ray.monitor import Monitor, Per
+    from mcnn_ray.monitor import Monitor
     from mcnn_ray.policies.loading import load_policy
     from mcnn_ray.tasks.catalogue import find_recorded_task
-    from mcnn_ray.watching import Against, held_out_demonstrations, measure_watch, reference_of, watch_rollouts
+    from mcnn_ray.watching import held_out_demonstrations, measure_watch, reference_of, watch_rollouts
 
-    _check_choice("--per", per, get_args(Per))
-    _check_choice("--against", against, get_args(Against))
     loaded = load_policy(policy, backbone)
     task = find_recorded_task(loaded.card.get("task"), trust_module, policy)
     learned = learned_from(loaded)
@@ -81,7 +80,8 @@ def monitor(
         )
     order = np.random.default_rng(seed).permutation(data.episodes)
     watch_on = data.take(order[count:]) if count < data.episodes else None
-    reference_ND = reference_of(loaded, learned, against)
+    reference_ND = reference_of(loaded, learned, to_demonstrations)
+    per: Per = "step" if per_step else "episode"
     watched = Monitor.calibrate(loaded, data.take(order[:count]), alpha=alpha, per=per, reference_ND=reference_ND)
     with StageProgress() as progress:
         recorded = _rollouts(policy, loaded, rollouts, episodes, progress, backbone, trust_module)
@@ -101,11 +101,6 @@ def monitor(
         print_json({"policy": str(policy), "held_out": data.source, "against": to, **found.to_json()})
     else:
         _show(found, f"{task.id}, {loaded.card.get('identity')}: distance to {to}; held out: {data.source}")
-
-
-def _check_choice(flag: str, given: str | None, choices: tuple[str, ...]) -> None:
-    if given is not None and given not in choices:
-        raise ConfigError(f"{flag} {given}: {did_you_mean(given, choices)}")
 
 
 def _rollouts(
@@ -166,18 +161,18 @@ def _cells(interval: Interval | None) -> tuple[str, str]:
 
 def _lines(found: Watch) -> list[str]:
     lines = [
-        f"threshold: distance {found.threshold:.4g}, for a false-alarm rate of at most {found.alpha:g} per {found.per}, "
-        f"from {found.calibration} held-out demonstrations"
+        f"threshold: distance {found.threshold:.4g}, from {found.calibration} held-out demonstrations, for a rate of "
+        f"false alarms of at most {found.alpha:g} per {found.per}"
     ]
     if found.likely_rates is not None:
         low, high = found.likely_rates
         lines.append(
-            f"the rate is kept on average over calibrations; 90 % of those of this size have one of {low:.3f} to {high:.3f}"
+            f"it is kept on average over calibrations: 90 % of those of this size have {low:.3f} to {high:.3f}"
         )
     if found.lead_steps is not None and found.lead_quartiles is not None:
         low, middle, high = found.lead_quartiles
         lines.append(
-            f"flagged failures: the first flag comes {found.lead_steps.text(0)} steps before the end (quartiles {low:.0f}, "
-            f"{middle:.0f}, {high:.0f}; n {found.lead_steps.n})"
+            f"flagged failures: the first flag is {found.lead_steps.text(0)} steps before the end (quartiles "
+            f"{low:.0f}, {middle:.0f}, {high:.0f}; n {found.lead_steps.n})"
         )
     return lines

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,9 +25,8 @@ from mcnn_ray.stats import Interval, mean_interval, rate_interval
 from mcnn_ray.tasks.catalogue import Task
 from mcnn_ray.tasks.environments import make_environment
 
-__all__ = ["Against", "Watch", "Watched", "held_out_demonstrations", "measure_watch", "reference_of", "watch_rollouts"]
+__all__ = ["Watch", "Watched", "held_out_demonstrations", "measure_watch", "reference_of", "watch_rollouts"]
 
-Against = Literal["memories", "demonstrations"]
 _LIKELY = 0.9  # share of calibrations whose false-alarm rate is told
 
 
@@ -61,8 +60,8 @@ class Watch:
         per: what it is a rate of.
         threshold: distance, standardised units.
         calibration: held-out demonstrations that it was chosen from.
-        likely_rates: between these lie the true rates of 90 % of calibrations of this size, where distances have no ties;
-            None per step.
+        likely_rates: between these lie the true rates of 90 % of calibrations of this size, where distances have no
+            ties; None per step.
         false_alarms: on further held-out demonstrations: share of episodes flagged, per step of their steps.
         failures: likewise on rollouts that failed; None without any.
         successes: likewise on those that succeeded.
@@ -120,19 +119,19 @@ def held_out_demonstrations(
     return data.take(held_out_E)
 
 
-def reference_of(policy: Policy, learned: Learned | str, against: Against | None) -> npt.NDArray[np.float32] | None:
+def reference_of(policy: Policy, learned: Learned | str, to_demonstrations: bool) -> npt.NDArray[np.float32] | None:
     """Return what a monitor's distances are taken to: (N, D) raw observations, or None for the policy's memories.
 
     Args:
         policy: to be watched.
         learned: what it learned from, or why that is not known here.
-        against: None takes memories where there are any, else demonstrations.
+        to_demonstrations: take them also where there are memories.
 
     Raises:
         DatasetError: distances are to be taken to demonstrations that are not here.
     """
     has_memories = policy.explain(np.zeros((1, policy.observation_dim), np.float32)) is not None
-    if against == "memories" or (against is None and has_memories):
+    if has_memories and not to_demonstrations:
         return None
     if isinstance(learned, str):
         raise DatasetError(f"distances to the demonstrations cannot be taken: {learned}")
