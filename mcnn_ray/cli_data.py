@@ -1,4 +1,4 @@
-"""`mcnn data`: demonstrations into Minari, and what is in them."""
+"""`mcnn data`: demonstrations and rollouts into Minari, and what is in them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from mcnn_ray.terminal import AsJson, StageProgress, output_console, print_json
+from mcnn_ray.terminal import AsJson, StageProgress, TrustedBackbone, TrustedModule, output_console, print_json
 
 if TYPE_CHECKING:
     from mcnn_ray.data.demonstrations import Demonstrations
@@ -148,6 +148,74 @@ def import_file(
     recorded = read_file(file, horizon).check_actions(space.low, space.high, clip=clip_actions)  # type: ignore[attr-defined]
     write_minari(recorded, dataset, env, description=f"imported from {file.name} by mcnn-ray", overwrite=overwrite)
     _show_facts(replace(recorded, source=dataset), as_json=False)
+
+
+@data_app.command()
+def export(
+    rollouts: Annotated[
+        Path, typer.Argument(help="Parquet file of episodes, e.g. members/ID/episodes.parquet, or a policy directory.")
+    ],
+    dataset: Annotated[str, typer.Argument(help="Minari id to write, e.g. me/door/rollouts-v0.")],
+    episodes: Annotated[
+        int | None, typer.Option("--episodes", min=1, help="Of a policy directory: roll out so many.")
+    ] = None,
+    policy: Annotated[
+        Path | None, typer.Option("--policy", help="Directory of the policy that acted [default: beside the file].")
+    ] = None,
+    least_return: Annotated[
+        float | None, typer.Option("--least-return", help="Leave out episodes of less [default: keep all].")
+    ] = None,
+    backbone: TrustedBackbone = None,
+    trust_module: TrustedModule = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write a policy's rollouts as a Minari dataset; each is run again and must earn what it earned.
+
+    Example: mcnn data export runs/quickstart/members/0123456789ab/episodes.parquet me/door/rollouts-v0
+    """
+    from mcnn_ray.data.minari_store import check_free, write_minari
+    from mcnn_ray.errors import ConfigError
+    from mcnn_ray.rollout.export import rollouts_as_demonstrations
+    from mcnn_ray.rollout.origin import origin_facts, policy_beside
+    from mcnn_ray.rollout.records import read_rollouts
+    from mcnn_ray.sweep.evaluation import evaluate_policy
+    from mcnn_ray.tasks.catalogue import find_recorded_task
+    from mcnn_ray.tasks.environments import make_environment
+
+    check_free(dataset, overwrite)
+    if rollouts.is_dir() != (episodes is not None):
+        raise ConfigError(
+            f"{rollouts} is a folder: say with --episodes how often its policy is rolled out, or name a file"
+            if episodes is None
+            else f"{rollouts} is no policy directory: without --episodes all that it holds are exported"
+        )
+    with StageProgress() as progress:
+        if episodes is None:
+            recorded, directory = read_rollouts(rollouts), policy or policy_beside(rollouts)
+        else:
+            _, evaluation, fault = evaluate_policy(rollouts, episodes, None, None, progress, backbone, trust_module)
+            if fault is not None:
+                raise fault
+            recorded, directory = evaluation.rollouts, rollouts
+        kept = [one for one in recorded if least_return is None or one.record.episode_return >= least_return]
+        if not kept:
+            raise ConfigError(f"none of the {len(recorded)} episodes of {rollouts} reaches the return {least_return:g}")
+        task = find_recorded_task(kept[0].record.task, trust_module, rollouts)
+        data = rollouts_as_demonstrations(
+            kept,
+            task,
+            f"rollouts of {kept[0].record.member} on {task.id}",
+            {
+                **origin_facts(kept, directory, rollouts),
+                **({} if least_return is None else {"least_return": least_return}),
+            },
+            lambda done: progress("exporting, episodes", done, len(kept)),
+        )
+    env = make_environment(task)
+    write_minari(
+        data, dataset, env, description=f"{data.source}, by mcnn-ray; {task.reward} reward", overwrite=overwrite
+    )
+    _show_facts(replace(data, source=dataset), as_json=False)
 
 
 @data_app.command()

@@ -128,7 +128,7 @@ def _rollouts(
         raise ConfigError(f"no {EPISODES} lies beside {directory}; roll it out with --episodes 50")
     path = records or beside
     found = read_rollouts(path)
-    check_origin(found, policy, directory, path)
+    check_origin(found, policy.card.get("identity"), directory, path)
     return found
 
 
