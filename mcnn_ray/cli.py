@@ -17,6 +17,7 @@ from mcnn_ray.cli_carla import carla_app
 from mcnn_ray.cli_certify import certify
 from mcnn_ray.cli_data import data_app
 from mcnn_ray.cli_encoder import encoder_app
+from mcnn_ray.cli_explain import explain
 from mcnn_ray.cli_memories import memories
 from mcnn_ray.cli_monitor import monitor
 from mcnn_ray.cli_replay import replay
@@ -176,6 +177,7 @@ app.command()(train)
 app.command()(sweep)
 app.command()(evaluate)
 app.command()(replay)
+app.command()(explain)
 app.command()(certify)
 app.command()(monitor)
 

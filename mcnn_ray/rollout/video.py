@@ -23,7 +23,7 @@ from mcnn_ray.rollout.replay import Replay, replay_steps
 from mcnn_ray.tasks.catalogue import find_task
 from mcnn_ray.tasks.environments import make_environment
 
-__all__ = ["SUFFIX", "save_telling_videos", "save_video", "telling_rollouts"]
+__all__ = ["SUFFIX", "draw", "save_telling_videos", "save_video", "telling_rollouts"]
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,6 @@ def save_video(rollout: Rollout, path: Path) -> Replay:
     import imageio.v2
 
     env = make_environment(find_task(rollout.record.task), render_mode="rgb_array")
-    _choose_opengl()
     steps_per_s = float(env.metadata.get("render_fps") or _UNKNOWN_FPS)
     stride = max(1, int(steps_per_s // _FEWEST_FPS))
     with tempfile.TemporaryDirectory() as folder:
@@ -70,11 +69,35 @@ def save_video(rollout: Rollout, path: Path) -> Replay:
                 writer: Any = video  # its stub lacks append_data
                 for again in replay_steps(rollout, env):
                     if again.length % stride == 0:
-                        writer.append_data(_frame(env, rollout.record.task))
+                        writer.append_data(draw(env, rollout.record.task))
         finally:
             env.close()
         write_bytes(path, file.read_bytes())
     return again
+
+
+def draw(env: gym.Env[Any, Any], task: str) -> npt.NDArray[np.uint8]:
+    """Return what an environment looks like, (H, W, 3).
+
+    Args:
+        env: made with the render mode `rgb_array`.
+        task: its id, for errors.
+
+    Raises:
+        SimulationError: it cannot be drawn on this machine; the message says what to install.
+    """
+    _choose_opengl()
+    try:
+        frame = env.render()
+    except Exception as error:
+        _drop_half_made(error)
+        cause = " ".join(str(error).split()) or type(error).__name__
+        raise SimulationError(f"{task} cannot be drawn on this machine ({cause[:160]}); {_MEND}") from error
+    if not isinstance(frame, np.ndarray) or frame.ndim != 3:
+        raise SimulationError(
+            f"{task} cannot be drawn: its render() gives {type(frame).__name__}, expected an RGB array"
+        )
+    return frame
 
 
 def telling_rollouts(rollouts: Sequence[Rollout]) -> dict[str, Rollout]:
@@ -138,17 +161,3 @@ def _drop_half_made(error: BaseException) -> None:
         traceback.clear_frames(error.__traceback__)
     finally:
         sys.unraisablehook = hook
-
-
-def _frame(env: gym.Env[Any, Any], task: str) -> npt.NDArray[np.uint8]:
-    try:
-        frame = env.render()
-    except Exception as error:
-        _drop_half_made(error)
-        cause = " ".join(str(error).split()) or type(error).__name__
-        raise SimulationError(f"{task} cannot be drawn on this machine ({cause[:160]}); {_MEND}") from error
-    if not isinstance(frame, np.ndarray) or frame.ndim != 3:
-        raise SimulationError(
-            f"{task} cannot be drawn: its render() gives {type(frame).__name__}, expected an RGB array"
-        )
-    return frame

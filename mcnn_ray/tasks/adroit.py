@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from mcnn_ray.errors import SimulationError
 
-__all__ = ["D4RLReward", "hand_to_object_coefficient"]
+__all__ = ["D4RLReward", "hand_to_object_coefficient", "observation_names"]
 
 # Palm minus object, from each environment's observation (gymnasium-robotics, adroit_hand/adroit_*.py, _get_obs).
 _PALM_TO_OBJECT: dict[str, Callable[[npt.NDArray[Any]], npt.NDArray[Any]]] = {
@@ -26,6 +26,47 @@ _PALM_TO_OBJECT: dict[str, Callable[[npt.NDArray[Any]], npt.NDArray[Any]]] = {
     "AdroitHandRelocate": lambda obs: obs[30:33],
 }
 _D4RL_COEFFICIENT = -0.1
+
+# What observations hold, in order: joints of the arm and the hand, then the task's own (the same functions).
+_HAND = (
+    "WRJ1 WRJ0 FFJ3 FFJ2 FFJ1 FFJ0 MFJ3 MFJ2 MFJ1 MFJ0 RFJ3 RFJ2 RFJ1 RFJ0 LFJ4 LFJ3 LFJ2 LFJ1 LFJ0 "
+    "THJ4 THJ3 THJ2 THJ1 THJ0"
+)
+_ARM = {"AdroitHandDoor": "ARRx ARRy ARRz ", "AdroitHandHammer": "ARRx ARRy ", "AdroitHandPen": ""}
+_ARM["AdroitHandRelocate"] = "ARTx ARTy ARTz ARRx ARRy ARRz "
+_OTHERS = {
+    "AdroitHandDoor": ("latch", "door hinge", "palm/", "handle/", "palm - handle/", "door open"),
+    "AdroitHandHammer": (
+        *(
+            "nail",
+            "hammer velocity/",
+            "hammer rotation velocity/",
+            "palm/",
+            "hammer/",
+            "hammer rotation/",
+            "nail place/",
+        ),
+        "nail impact",
+    ),
+    "AdroitHandPen": (
+        *("pen/", "pen velocity/", "pen rotation velocity/", "pen direction/", "target direction/"),
+        *("pen - target/", "pen - target direction/"),
+    ),
+    "AdroitHandRelocate": ("palm - ball/", "palm - target/", "ball - target/"),
+}
+
+
+def observation_names(family: str) -> list[str] | None:
+    """Return a name for each observation number of an Adroit environment; None for other environments.
+
+    Args:
+        family: name without version, e.g. `AdroitHandDoor`.
+    """
+    if family not in _ARM:
+        return None
+    # A slash stands for three numbers along x, y and z.
+    others = [name.replace("/", f" {axis}") for name in _OTHERS[family] for axis in ("xyz" if "/" in name else "x")]
+    return [*(f"joint {name}" for name in (_ARM[family] + _HAND).split()), *others]
 
 
 def hand_to_object_coefficient(env: gym.Env[Any, Any], family: str) -> float:
