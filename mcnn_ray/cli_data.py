@@ -178,7 +178,6 @@ def export(
     from mcnn_ray.rollout.export import rollouts_as_demonstrations
     from mcnn_ray.rollout.origin import origin_facts, policy_beside
     from mcnn_ray.rollout.records import read_rollouts
-    from mcnn_ray.sweep.evaluation import evaluate_policy
     from mcnn_ray.tasks.catalogue import find_recorded_task
     from mcnn_ray.tasks.environments import make_environment
 
@@ -193,6 +192,8 @@ def export(
         if episodes is None:
             recorded, directory = read_rollouts(rollouts), policy or policy_beside(rollouts)
         else:
+            from mcnn_ray.sweep.evaluation import evaluate_policy  # with Ray, which takes seconds
+
             _, evaluation, fault = evaluate_policy(rollouts, episodes, None, None, progress, backbone, trust_module)
             if fault is not None:
                 raise fault

@@ -34,7 +34,11 @@ def monitor(
     alpha: Annotated[float, typer.Option("--alpha", help="False-alarm rate on demonstrations, in (0, 1).")] = 0.1,
     calibration: Annotated[
         int | None,
-        typer.Option("--calibration", min=1, help="Held-out demonstrations to calibrate on [default: half]."),
+        typer.Option(
+            "--calibration",
+            min=1,
+            help="Held-out demonstrations to calibrate on [default: half, and as many as alpha takes].",
+        ),
     ] = None,
     held_out: Annotated[
         str | None,
@@ -67,13 +71,19 @@ def monitor(
     from mcnn_ray.monitor import Monitor
     from mcnn_ray.policies.loading import load_policy
     from mcnn_ray.tasks.catalogue import find_recorded_task
-    from mcnn_ray.watching import held_out_demonstrations, measure_watch, reference_of, watch_rollouts
+    from mcnn_ray.watching import (
+        default_calibration,
+        held_out_demonstrations,
+        measure_watch,
+        reference_of,
+        watch_rollouts,
+    )
 
     loaded = load_policy(policy, backbone)
     task = find_recorded_task(loaded.card.get("task"), trust_module, policy)
     learned = learned_from(loaded)
     data = held_out_demonstrations(learned, held_out, task.observation_key)
-    count = data.episodes // 2 if calibration is None else calibration
+    count = default_calibration(data.episodes, alpha) if calibration is None else calibration
     if not 1 <= count <= data.episodes:
         raise ConfigError(
             f"{count} demonstrations to calibrate on, of {data.episodes} held out; use 1 to {data.episodes}"
@@ -114,11 +124,12 @@ def _rollouts(
 ) -> list[Rollout]:
     from mcnn_ray.rollout.origin import EPISODES, check_origin
     from mcnn_ray.rollout.records import read_rollouts
-    from mcnn_ray.sweep.evaluation import evaluate_policy
 
     if records is not None and episodes is not None:
         raise ConfigError("--rollouts names recorded episodes and --episodes asks for new ones; give one of them")
     if episodes is not None:
+        from mcnn_ray.sweep.evaluation import evaluate_policy  # with Ray, which takes seconds
+
         _, evaluation, fault = evaluate_policy(directory, episodes, None, None, progress, backbone, trust_module)
         if fault is not None:
             raise fault

@@ -21,7 +21,7 @@ from mcnn_ray.errors import ConfigError
 from mcnn_ray.policies.base import Float32Array, Policy
 from mcnn_ray.policies.search import PolicySearch
 
-__all__ = ["Monitor", "Per", "Reading", "conformal_threshold"]
+__all__ = ["Monitor", "Per", "Reading", "conformal_threshold", "fewest_episodes"]
 
 Per = Literal["episode", "step"]
 
@@ -135,6 +135,17 @@ class Monitor:
         return told.distance_B
 
 
+def fewest_episodes(alpha: float) -> int:
+    """Return how many held-out demonstrations a false-alarm rate takes: 1 / alpha - 1.
+
+    Raises:
+        ConfigError: alpha is outside (0, 1).
+    """
+    if not 0.0 < alpha < 1.0:
+        raise ConfigError(f"alpha is {alpha:g}; a false-alarm rate lies between 0 and 1, e.g. 0.1")
+    return math.ceil(1.0 / alpha - 1.0 - _ROUNDING)
+
+
 def conformal_threshold(distances_ET: Sequence[npt.NDArray[Any]], alpha: float, per: Per = "episode") -> float:
     """Return the smallest distance of the episodes that leaves, with one episode more, a share alpha above it.
 
@@ -151,14 +162,13 @@ def conformal_threshold(distances_ET: Sequence[npt.NDArray[Any]], alpha: float, 
     Raises:
         ConfigError: alpha is outside (0, 1), or there are fewer than 1 / alpha - 1 episodes.
     """
-    if not 0.0 < alpha < 1.0:
-        raise ConfigError(f"alpha is {alpha:g}; a false-alarm rate lies between 0 and 1, e.g. 0.1")
-    allowed = alpha * (len(distances_ET) + 1) - 1.0
-    if allowed < -_ROUNDING:
+    needed = fewest_episodes(alpha)
+    if len(distances_ET) < needed:
         raise ConfigError(
             f"{len(distances_ET)} held-out demonstrations are too few for a false-alarm rate of {alpha:g}: at least "
-            f"1 / alpha - 1 = {math.ceil(1 / alpha - 1 - _ROUNDING)} are needed"
+            f"1 / alpha - 1, {needed}, are needed"
         )
+    allowed = alpha * (len(distances_ET) + 1) - 1.0
     parts = [np.asarray(d_T, dtype=np.float64) for d_T in distances_ET]
     if per == "episode":
         parts = [d_T.max(keepdims=True) for d_T in parts]

@@ -17,7 +17,7 @@ from mcnn_ray.data.demonstrations import Demonstrations
 from mcnn_ray.data.minari_store import read_minari
 from mcnn_ray.errors import ConfigError, DatasetError
 from mcnn_ray.learned import Learned, held_out_episodes
-from mcnn_ray.monitor import Monitor, Per
+from mcnn_ray.monitor import Monitor, Per, fewest_episodes
 from mcnn_ray.policies.base import Policy
 from mcnn_ray.rollout.episode import Rollout
 from mcnn_ray.rollout.replay import check_same, see_again
@@ -25,7 +25,15 @@ from mcnn_ray.stats import Interval, mean_interval, rate_interval
 from mcnn_ray.tasks.catalogue import Task
 from mcnn_ray.tasks.environments import make_environment
 
-__all__ = ["Watch", "Watched", "held_out_demonstrations", "measure_watch", "reference_of", "watch_rollouts"]
+__all__ = [
+    "Watch",
+    "Watched",
+    "default_calibration",
+    "held_out_demonstrations",
+    "measure_watch",
+    "reference_of",
+    "watch_rollouts",
+]
 
 _LIKELY = 0.9  # share of calibrations whose false-alarm rate is told
 
@@ -117,6 +125,11 @@ def held_out_demonstrations(
     if len(held_out_E) == 0:
         raise DatasetError(f"the policy learned from all of {dataset}; name demonstrations that it did not learn from")
     return data.take(held_out_E)
+
+
+def default_calibration(episodes: int, alpha: float) -> int:
+    """Return half of the episodes, or more where fewer cannot hold alpha; the rest is there to measure on."""
+    return min(episodes, max(episodes // 2, fewest_episodes(alpha)))
 
 
 def reference_of(policy: Policy, learned: Learned | str, to_demonstrations: bool) -> npt.NDArray[np.float32] | None:

@@ -1,4 +1,5 @@
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import strategies as st
 
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.monitor import conformal_threshold
+from mcnn_ray.watching import measure_watch
 
 scores = st.lists(st.floats(0, 100, width=16), min_size=1, max_size=40)
 
@@ -50,7 +52,7 @@ def test_false_alarm_rate_of_many_calibrations_is_between_alpha_and_what_few_dem
 
 
 def test_too_few_demonstrations_for_alpha_are_refused_with_the_number_needed():
-    with pytest.raises(ConfigError, match="8 held-out demonstrations are too few .* of 0.1: .* = 9 are needed"):
+    with pytest.raises(ConfigError, match="8 held-out demonstrations are too few .* of 0.1: .*, 9, are needed"):
         conformal_threshold([np.array([1.0])] * 8, 0.1)
     assert conformal_threshold([np.array([float(i)]) for i in range(9)], 0.1) == 8.0
     with pytest.raises(ConfigError, match="alpha is 1.5"):
@@ -65,3 +67,26 @@ def test_more_of_a_flag_is_allowed_by_a_larger_alpha():
         assert found == sorted(found, reverse=True)
         assert found[0] > found[-1]
     assert conformal_threshold(drawn, 0.1, "step") < conformal_threshold(drawn, 0.1, "episode")
+
+
+def test_flags_are_counted_by_outcome_and_their_lead_is_to_the_end():
+    far, near = np.float32([0, 0, 2, 0, 0, 0, 0, 0, 0, 0]), np.float32([0] * 10)
+    monitor = SimpleNamespace(threshold=1.0)
+    rollouts = [(0, False, far), (1, False, near), (2, True, near), (3, True, near), (4, True, far[::-1])]
+    found = measure_watch(monitor, 0.1, "episode", 99, [near, near, far], rollouts)
+    assert (found.false_alarms.mean, found.false_alarms.n) == (pytest.approx(1 / 3), 3)
+    assert (found.failures.mean, found.successes.mean) == (0.5, pytest.approx(1 / 3))
+    assert (found.lead_steps.mean, found.lead_quartiles) == (8.0, (8.0, 8.0, 8.0))
+    assert [one.first_flag for one in found.rollouts] == [2, None, None, None, 7]
+    steps = measure_watch(monitor, 0.1, "step", 99, [near, near, far], rollouts)
+    assert (steps.failures.mean, steps.false_alarms.mean) == (pytest.approx(0.05), pytest.approx(1 / 30))
+    assert steps.likely_rates is None
+    none = measure_watch(monitor, 0.1, "episode", 99, [], rollouts[2:4])
+    assert (none.false_alarms, none.failures, none.lead_steps, none.successes.mean) == (None, None, None, 0.0)
+
+
+def test_rates_of_calibrations_of_one_size_lie_where_they_are_said_to():
+    rng, n, alpha = np.random.default_rng(0), 40, 0.1
+    low, high = measure_watch(SimpleNamespace(threshold=1.0), alpha, "episode", n, [], []).likely_rates
+    rates = [1 - conformal_threshold([rng.random(1) for _ in range(n)], alpha) for _ in range(3000)]
+    assert np.percentile(rates, [5, 95]) == pytest.approx([low, high], abs=0.012)
