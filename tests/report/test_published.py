@@ -13,8 +13,15 @@ from mcnn_ray.report.published import COLUMNS, D4RL_BC, published
 from mcnn_ray.tasks.catalogue import CATALOGUE
 
 NAMES = {
-    **{"D4RL BC": D4RL_BC, "MLP-BC": "bc", "BeT-BC": "bet", "1-NN": "1nn", "VINN": "vinn", "Diff-BC": "diff"},
-    **{"CQL-Sparse": "cql-sparse", "Implicit BC": "ibc", "LSTM-GMM": "lstm-gmm"},
+    "D4RL BC": D4RL_BC,
+    "MLP-BC": "bc",
+    "BeT-BC": "bet",
+    "1-NN": "1nn",
+    "VINN": "vinn",
+    "Diff-BC": "diff",
+    "CQL-Sparse": "cql-sparse",
+    "Implicit BC": "ibc",
+    "LSTM-GMM": "lstm-gmm",
     **{f"MCNN+{name}": f"mcnn+{name.lower()}" for name in ("MLP", "BeT", "Diff")},
 }
 ALL = (
