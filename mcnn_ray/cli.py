@@ -21,6 +21,7 @@ from mcnn_ray.cli_explain import explain
 from mcnn_ray.cli_memories import memories
 from mcnn_ray.cli_monitor import monitor
 from mcnn_ray.cli_replay import replay
+from mcnn_ray.cli_reproduce import reproduce
 from mcnn_ray.cli_sweep import SweepScript, evaluate, sweep, train
 from mcnn_ray.errors import ArtifactError, ConfigError
 from mcnn_ray.terminal import DEFAULT_STORAGE, AsJson, Storage, error_console, output_console, print_json, run_app
@@ -180,6 +181,7 @@ app.command()(replay)
 app.command()(explain)
 app.command()(certify)
 app.command()(monitor)
+app.command()(reproduce)
 
 
 @app.command()

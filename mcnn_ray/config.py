@@ -31,7 +31,7 @@ def _as_list(value: Any) -> Any:
 # Keys that change how a sweep runs, what is seen of it on the way and how soon it ends, but not what it compares.
 _NOT_RESULTS = ("checkpoint_s", "evaluate_every", "curve_episodes", "workers", "stop_early")
 _MOST_MEMBERS = 100_000
-RESERVED_NAMES = ("mlflow.db", "artifacts", "cache", "memories", "videos", "encoders")  # of the storage folder
+RESERVED_NAMES = ("mlflow.db", "artifacts", "cache", "memories", "videos", "encoders", "reproduce")  # of the storage
 
 _OF_METHODS = (
     *("preset", "options", "lambda", "L", "memory_fraction", "memories", "memory_action", "distance", "steps"),

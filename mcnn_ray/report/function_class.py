@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["ModelClass", "random_networks", "save_function_class"]
+__all__ = ["ModelClass", "function_class_figures", "random_networks", "save_function_class"]
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -130,20 +130,27 @@ def save_function_class(
     """
     import matplotlib
 
+    figures, paths = function_class_figures(seed), list[Path]()
+    with matplotlib.rc_context(STYLE):
+        for done, (name, figure) in enumerate(figures.items()):
+            paths += save_figure(figure, folder / name)
+            if progress is not None:
+                progress(done + 1, len(figures))
+    return paths
+
+
+def function_class_figures(seed: int = 0) -> dict[str, Figure]:
+    """Return `figure2`, `vary_memories`, `vary_lambda` and `vary_L`; see `save_function_class`."""
+    import matplotlib
+
     scene = _Scene.make(seed)
     with matplotlib.rc_context(STYLE):
-        figures = {
+        return {
             "figure2": _figure2(scene),
             "vary_memories": _family(scene, [scene.model(memories=count) for count in _MEMORY_FAMILY]),
             "vary_lambda": _family(scene, [scene.model(lambda_=value) for value in _LAMBDA_FAMILY]),
             "vary_L": _family(scene, [scene.model(L=value) for value in _L_FAMILY]),
         }
-        paths = []
-        for done, (name, figure) in enumerate(figures.items()):
-            paths += save_figure(figure, folder / name)
-            if progress is not None:
-                progress(done + 1, len(figures))
-        return paths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

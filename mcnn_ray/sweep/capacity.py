@@ -77,13 +77,18 @@ def pack_bytes(members: Sequence[Member], studies: Studies) -> tuple[int, int]:
     memories = {(member.data_key, member.memory_key) for member in members if member.memory_key is not None}
     tables = sum(rows.values()) * (dim + actions) + sum(rows[part] for part, _ in memories) * (actions + 1)
     gathered = CHUNK_STEPS * (members[0].batch_size or 0) * (dim + 3 * actions + 1)
-    cost = step_cost(members[0], studies)
+    cost = step_cost(members[0], studies.widths)
     return _NUMBER * tables, _NUMBER * (_STATES * cost.parameters + gathered + cost.kept)
 
 
-def step_cost(member: Member, studies: Studies) -> StepCost:
-    """Return what a trained member's gradient step takes."""
-    dim, actions = studies.widths
+def step_cost(member: Member, widths: tuple[int, int]) -> StepCost:
+    """Return what a trained member's gradient step takes.
+
+    Args:
+        member: of a method that is trained.
+        widths: how many numbers an observation has, and an action.
+    """
+    dim, actions = widths
     batch = member.batch_size or 0
     if member.family in LEARNERS:
         return LEARNERS[member.family].cost(member, dim, actions)

@@ -25,11 +25,11 @@ from mcnn_ray.sweep.study import Studies
 from mcnn_ray.tasks.environments import make_environment
 from mcnn_ray.training.learners import LEARNERS
 
-__all__ = ["Outlook", "look_ahead"]
+__all__ = ["PRODUCT_SHARE", "Outlook", "duration", "look_ahead", "product_rate", "step_seconds"]
 
 _TIMED_S = 0.05
 _WIDTH = 256  # of the paper's layers
-_PRODUCT_SHARE = 0.75  # of a training step is matrix products, see docs/training.md
+PRODUCT_SHARE = 0.75  # of a training step is matrix products, see docs/training.md
 _STATES = 3  # numbers a checkpoint holds for each parameter: itself and Adam's two moments
 _CHECKPOINTS = 3  # the newest, one before, and one being written
 _NUMBER = 4  # bytes
@@ -97,7 +97,7 @@ def look_ahead(
     horizon = studies.task.horizon or (env.spec.max_episode_steps if env.spec else None) or _UNKNOWN_HORIZON
     episodes = config.episodes if episodes is None else episodes
     steps = len(silent) * episodes * horizon
-    step_s = _step_s(env) if steps else None
+    step_s = step_seconds(env) if steps else None
     acting_s = episodes * horizon * _acting_s([plan.members[identity] for identity in silent], studies)
     acting_s += steps * _seeing_s(studies.encoder) if steps and studies.encoder is not None else 0.0
     outlook = Outlook(
@@ -126,7 +126,7 @@ def _disk(packs: Sequence[PlannedPack], studies: Studies) -> int:
     numbers = 0.0
     for member in (member for pack in packs for member in pack.members.values()):
         memories = (member.memory_fraction or 0.0) * len(studies.of(member).obs_ND)
-        numbers += step_cost(member, studies).parameters * (1 + _STATES * _CHECKPOINTS)
+        numbers += step_cost(member, studies.widths).parameters * (1 + _STATES * _CHECKPOINTS)
         numbers += memories * sum(studies.widths)
         if studies.encoder is not None:  # in MLflow; the folders of a sweep share one file
             numbers += sum(array.size for array in studies.encoder.weights.values())
@@ -136,16 +136,18 @@ def _disk(packs: Sequence[PlannedPack], studies: Studies) -> int:
 def _training_s(packs: Sequence[PlannedPack], studies: Studies, capacity: Capacity) -> float:
     """Return the seconds that the matrix products take on single threads, and what comes with them."""
     somes = [next(iter(pack.members.values())) for pack in packs]
-    flop = sum(pack.member_steps * step_cost(some, studies).flop for pack, some in zip(packs, somes, strict=True))
+    flop = sum(
+        pack.member_steps * step_cost(some, studies.widths).flop for pack, some in zip(packs, somes, strict=True)
+    )
     if not flop:
         return 0.0
-    return flop / (_product_rate() * _PRODUCT_SHARE * min(capacity.packs_at_once, len(packs)))
+    return flop / (product_rate() * PRODUCT_SHARE * min(capacity.packs_at_once, len(packs)))
 
 
 def _acting_s(members: Sequence[Member], studies: Studies) -> float:
     """Return the seconds of one action of each, as far as its network is what takes the time."""
-    flop = sum(step_cost(member, studies).act_flop for member in members if member.family in LEARNERS)
-    return flop / _product_rate() if flop else 0.0
+    flop = sum(step_cost(member, studies.widths).act_flop for member in members if member.family in LEARNERS)
+    return flop / product_rate() if flop else 0.0
 
 
 def _seeing_s(encoder: Encoder) -> float:
@@ -159,7 +161,7 @@ def _seeing_s(encoder: Encoder) -> float:
     return (time.perf_counter() - started) / LOCKSTEP
 
 
-def _product_rate() -> float:
+def product_rate() -> float:
     """Return the operations a second of a matrix product on one thread."""
     square, threads, products = torch.ones(_WIDTH, _WIDTH), torch.get_num_threads(), 0
     torch.set_num_threads(1)
@@ -171,7 +173,7 @@ def _product_rate() -> float:
     return products * 2 * _WIDTH**3 / (time.perf_counter() - started)
 
 
-def _step_s(env: gym.Env[Any, Any]) -> float | None:
+def step_seconds(env: gym.Env[Any, Any]) -> float | None:
     """Return the seconds of a step with actions at random, which the simulator finds easier than a policy's.
 
     None where the environment fails: rolling out tells that with its place.
@@ -204,10 +206,11 @@ def _size(count: int) -> str:
 
 
 def _about(seconds: float | None) -> str:
-    return "" if seconds is None else f", about {_duration(seconds)}"
+    return "" if seconds is None else f", about {duration(seconds)}"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Return a time in words, rounded."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

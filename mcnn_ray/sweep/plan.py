@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mcnn_ray.artifacts import content_hash, read_json, verify_manifest, write_json
@@ -160,6 +160,8 @@ def make_plan(
 ) -> SweepPlan:
     """Spread members over packs, keeping the packs of an earlier start of the same sweep.
 
+    Members that are trained already, in packs that are not all wanted now, go into none.
+
     Args:
         folder: of the sweep; made if need be.
         members: all that are wanted.
@@ -175,7 +177,8 @@ def make_plan(
         if covered.isdisjoint(pack) and all(identity in identities for identity in pack):
             packs[pack_id] = pack
             covered.update(pack)
-    fresh = {i: member for i, member in identities.items() if member.trained and i not in covered}
+    plan = SweepPlan(id=earlier.id, folder=folder, members=identities, packs=[])
+    fresh = {i: m for i, m in identities.items() if m.trained and i not in covered and not plan.trained(i)}
     packs |= {content_hash(pack)[:12]: pack for pack in _spread(fresh, pack_count)}
     write_json(
         folder / "sweep.json",
@@ -192,7 +195,7 @@ def make_plan(
         PlannedPack(id=pack_id, members={identity: identities[identity] for identity in pack})
         for pack_id, pack in packs.items()
     ]
-    return SweepPlan(id=earlier.id, folder=folder, members=identities, packs=planned)
+    return replace(plan, packs=planned)
 
 
 def _spread(members: dict[str, Member], pack_count: int) -> list[list[str]]:
