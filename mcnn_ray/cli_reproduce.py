@@ -11,7 +11,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from mcnn_ray.errors import ConfigError, TrackingError, did_you_mean
+from mcnn_ray.errors import ConfigError, McnnError, TrackingError, did_you_mean
 from mcnn_ray.terminal import (
     DEFAULT_STORAGE,
     AsJson,
@@ -121,15 +121,18 @@ def _run(
                 for found in done
             ]
         )
+    if failures := {place: reason for found in done for place, reason in found.failures.items()}:
+        (task, part), reason = next(iter(failures.items()))
+        raise McnnError(f"{len(failures)} of the sweeps failed, the first {part} of {task}: {reason}")
     if unfiled := [reason for found in done for reason in found.unfiled]:
         raise TrackingError(f"the reports are written, but not all sweeps are filed: {unfiled[0]}")
 
 
 def _print_result(found: Reproduced, budget: Budget) -> None:
     table = found.comparison
-    if len(table):
-        output_console.print(_comparison_table(found, budget))
     run, missing = int(table["mean"].notna().sum()), table[table["missing"] != ""]
+    if run:
+        output_console.print(_comparison_table(found, budget))
     held = table["inside"].dropna()
     if len(table):
         output_console.print(

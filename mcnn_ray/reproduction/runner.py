@@ -60,6 +60,7 @@ class Reproduced:
         comparison: ours beside the paper's, a row for each (task, method, setting, metric).
         page: the HTML file; it opens offline.
         run_id: MLflow's id of the run that holds the report.
+        failures: why sweeps failed, by task and part.
         unfiled: why not all is in MLflow; empty when it is.
     """
 
@@ -67,7 +68,8 @@ class Reproduced:
     comparison: pd.DataFrame
     page: Path
     run_id: str
-    unfiled: list[str] = field(default_factory=list)
+    failures: dict[tuple[str, str], str]
+    unfiled: list[str]
 
 
 def check_choice(name: str, tasks: Sequence[str] | None, methods: Sequence[str] | None) -> tuple[str, ...]:
@@ -162,7 +164,12 @@ def reproduce(
         rendered = run.render()
         run.close(tracked, rendered)
     return Reproduced(
-        name=name, comparison=rendered.comparison, page=rendered.page, run_id=tracked[1], unfiled=run.unfiled
+        name=name,
+        comparison=rendered.comparison,
+        page=rendered.page,
+        run_id=tracked[1],
+        failures=run.failures,
+        unfiled=run.unfiled,
     )
 
 
