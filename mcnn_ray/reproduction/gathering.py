@@ -17,6 +17,7 @@ from mcnn_ray.reproduction.sources import Missing, Source, find_source
 from mcnn_ray.reproduction.sweeps import make_sweep, methods_on, setting_of, shows
 from mcnn_ray.rollout.episode import SELECTION_SEED, EpisodeRecord
 from mcnn_ray.tasks.catalogue import CATALOGUE
+from mcnn_ray.terminal import DEFAULT_STORAGE
 
 __all__ = ["Gathered", "gather"]
 
@@ -124,8 +125,7 @@ class _Gatherer:
                 words = f"{member.method_label} {member.memory_label}".strip()
                 self._episodes.append({**common, "steps": member.steps, "member": words, **_values(record)})
             for point in finished.evaluations(identity):
-                values = {key: point[key] for key in ("step", "return", "score") if key in point}
-                self._curves.append({**common, **values})
+                self._curves.append(common | {key: point.get(key) for key in ("step", "return", "score")})
 
     def _chosen(
         self, task: str, wanted: Collection[Member], own: Mapping[str, Member], finished: FinishedSweep
@@ -156,6 +156,7 @@ class _Gatherer:
         lacking: Missing | None,
     ) -> Iterator[dict[str, Any]]:
         again = f"mcnn reproduce {self._name} --budget {self._budget.name} --tasks {task}"
+        again += "" if self._storage == DEFAULT_STORAGE else f" --storage {self._storage}"
         for member, setting in named.items():
             reason, command = "not run yet", again
             if lacking is not None:

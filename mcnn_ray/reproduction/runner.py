@@ -281,5 +281,5 @@ class _Run:
     def close(self, tracked: tuple[Tracker, str], rendered: Rendered) -> None:
         """File the report."""
         tracker, run_id = tracked
-        files = sorted(path for path in rendered.page.parent.iterdir() if path.is_file())
+        files = sorted(path for path in rendered.page.parent.rglob("*") if path.is_file())
         tracker.close_sweep(run_id, json.loads(rendered.comparison.to_json(orient="records")), files)
