@@ -59,6 +59,10 @@ def _fixed_as(setting: str, *others: str) -> pd.DataFrame:
     return table
 
 
+def _human_and_expert(table: pd.DataFrame) -> pd.DataFrame:
+    return table[table["task"].str.contains("-human-|-expert-")]
+
+
 def _oversampling() -> pd.DataFrame:
     table = _read("oversampling")
     blended = _returns("mcnn+mlp")
@@ -67,7 +71,7 @@ def _oversampling() -> pd.DataFrame:
 
 def _aggregate() -> pd.DataFrame:
     table = _returns()
-    return table[table["setting"] == "fixed"]
+    return _human_and_expert(table[table["setting"] == "fixed"])
 
 
 _PUBLISHED: Mapping[str, Callable[[], pd.DataFrame]] = MappingProxyType(
@@ -76,9 +80,9 @@ _PUBLISHED: Mapping[str, Callable[[], pd.DataFrame]] = MappingProxyType(
         "kitchen": lambda: _read("kitchen"),
         "oversampling": _oversampling,
         "demonstrations": lambda: _read("demonstrations"),
-        "memories": lambda: _fixed_as("memories=10%", "bc", "1nn"),
+        "memories": lambda: _human_and_expert(_fixed_as("memories=10%", "bc", "1nn")),
         "lambda-memories": lambda: _fixed_as("lambda=0.1 memories=10%"),
-        "neural-gas": lambda: _fixed_as("neural-gas"),
+        "neural-gas": lambda: _human_and_expert(_fixed_as("neural-gas")),
         "fixed-tuned": lambda: _returns("mcnn+mlp"),
         "function-class": lambda: _read("returns").iloc[:0],
         "aggregate": _aggregate,

@@ -159,9 +159,13 @@ def reproduce(
     tell: Watcher = watch or (lambda stage, done, total: None)
     run = _Run(name=name, budget=budget, storage=storage, chosen=chosen, tell=tell, say=say or (lambda text: None))
     with locked(report_folder(storage, name, budget), wait=False), run.filed() as tracked:
-        for planned in plan_sweeps(name, budget, storage, chosen, methods)[0]:
-            run.take(planned)
-        rendered = run.render()
+        try:
+            for planned in plan_sweeps(name, budget, storage, chosen, methods)[0]:
+                run.take(planned)
+        except KeyboardInterrupt:
+            run.render()  # with what was finished
+            raise
+        rendered = run.rendered or run.render()
         run.close(tracked, rendered)
     return Reproduced(
         name=name,
@@ -183,6 +187,7 @@ class _Run:
     say: Callable[[str], None]
     failures: dict[tuple[str, str], str] = field(default_factory=dict)
     unfiled: list[str] = field(default_factory=list)
+    rendered: Rendered | None = None  # with all that was run
     _sessions: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     @property
@@ -269,7 +274,7 @@ class _Run:
 
     def render(self) -> Rendered:
         """Write the report of what there is."""
-        return render(
+        self.rendered = render(
             self.name,
             self.budget,
             self.storage,
@@ -277,6 +282,7 @@ class _Run:
             self.chosen,
             self.failures,
         )
+        return self.rendered
 
     def close(self, tracked: tuple[Tracker, str], rendered: Rendered) -> None:
         """File the report."""

@@ -14,6 +14,7 @@ from mcnn_ray.reproduction.sources import Source
 __all__ = ["make_sweep", "methods_on", "setting_of", "shows"]
 
 _KITCHEN = "kitchen"
+_GRID = {"lambda": "lambda_", "memory_fraction": "memory_fraction"}  # keys of a sweep, and fields of its members
 
 
 def methods_on(definition: Reproduction, part: str, task: str, methods: Collection[str] | None) -> tuple[str, ...]:
@@ -69,10 +70,12 @@ def make_sweep(
     elif source.take is not None:
         values["demonstrations"] = (source.take,)
     given = values.pop("for_method", {}) if part == _KITCHEN else budget.for_method
-    for_method = {
-        method: _needed({**own.for_method.get(method, {}), **given.get(method, {})}, definition, part, method)
-        for method in methods
-    }
+    for_method = {}
+    for method in methods:
+        sizes = {**given.get(method, {})}
+        if method not in own.for_method:  # the part has a grid of its own, or none
+            sizes = {key: value for key, value in sizes.items() if key not in _GRID}
+        for_method[method] = _needed({**own.for_method.get(method, {}), **sizes}, definition, part, method)
     values["for_method"] = {method: keys for method, keys in for_method.items() if keys}
     return SweepConfig.parse(values, f"reproduce {task}")
 
@@ -83,7 +86,7 @@ def _needed(keys: Mapping[str, Any], definition: Reproduction, part: str, method
         rows.where for rows in definition.rows if rows.part == part and method in (rows.methods or PARTS[part].methods)
     ]
     thinned = dict(keys)
-    for key, field in (("lambda", "lambda_"), ("memory_fraction", "memory_fraction")):
+    for key, field in _GRID.items():
         if key in thinned:
             thinned[key] = tuple(v for v in thinned[key] if any(where.get(field, v) == v for where in wheres))
     return thinned

@@ -1,5 +1,6 @@
 """The shipped numbers against the paper's tables as transcribed, and what is corrected in them."""
 
+import functools
 import re
 from pathlib import Path
 
@@ -38,8 +39,11 @@ def paper(shared_data):
     return folder
 
 
+read = functools.cache(published)
+
+
 def value(name, task, method, setting, metric="return"):
-    table = published(name)
+    table = read(name)
     keys = {"task": task, "method": method, "setting": setting, "metric": metric}
     (row,) = table[np.logical_and.reduce([table[key] == wanted for key, wanted in keys.items()])].to_dict("records")
     return row
