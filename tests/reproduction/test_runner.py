@@ -83,7 +83,7 @@ def test_rows_stand_beside_the_papers_with_intervals(storage):
         assert row["paper_mean"] == paper["mean"]
         assert row["difference"] == pytest.approx(row["mean"] - paper["mean"])
         assert row["low"] <= row["mean"] <= row["high"]
-        assert (row["n"], row["steps"]) == (2, 40)
+        assert (row["n"], int(row["steps"])) == (2, 40)
         assert row["episode_seeds"] == f"{EVALUATION_SEED} to {EVALUATION_SEED + 1}"
     assert (published("returns").method == "d4rl-bc").any()
 
