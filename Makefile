@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup quickstart test chaos lint clean
+.PHONY: setup quickstart test chaos lint docs clean
 
 setup: .venv/.installed
 
@@ -37,6 +37,10 @@ test: setup
 # What takes long: random kills by 20 seeds, a lost node, a tracking server that is away, machines over ssh, jobs.
 chaos: setup
 	$(BIN)/python -m pytest -m long
+
+# Pages to read from a disk: build/site/index.html. Nothing is fetched.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .hypothesis build *.egg-info
