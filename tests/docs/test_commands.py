@@ -148,13 +148,16 @@ class Reader:
         kept = {name: os.environ[name] for name in ("LANG", "OMP_NUM_THREADS") if name in os.environ}
         path = f"{bin_folder}:{os.environ['PATH']}"
         self.environment = {**kept, "HOME": str(home), "PATH": path, "PYTHONPATH": f"{ROOT}:{self.folder}"}
-        self.started = []
+        self.started, self.typed = [], set()
         for page in pages():  # modules that the pages print
             for _, language, lines in code_blocks(page.read_text()):
                 if language == "python" and (name := re.fullmatch(r"# (\w+\.py)", lines[0])):
                     (self.folder / name[1]).write_text("\n".join(lines))
 
     def type(self, command):
+        if command in self.typed:  # on an earlier page
+            return
+        self.typed.add(command)
         words = split(command)
         if program_of(words) == "export":
             self.environment.update(word.split("=", 1) for word in words[1:])
@@ -192,20 +195,25 @@ def reader(tmp_path_factory, shared_data):
     someone.leave()
 
 
+def _typed(page, *ways):
+    return [each.text for each in printed_commands(page) if way_of(each.text).name in ways]
+
+
+CHEAP = [command for page in pages() for command in _typed(page, "run")]
+COSTLY = [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages() if _typed(page, "long")]
+
+
 def test_cheap_commands_run_as_printed_in_an_empty_home(reader):
-    commands = [each.text for page in pages() for each in printed_commands(page) if way_of(each.text).name == "run"]
-    assert len(commands) >= 4
-    for command in dict.fromkeys(commands):
+    assert len(CHEAP) >= 4
+    for command in CHEAP:
         reader.type(command)
 
 
 @pytest.mark.long
-@pytest.mark.timeout(7200)
-def test_expensive_commands_run_as_printed_in_an_empty_home(reader):
-    typed = [each.text for page in pages() for each in printed_commands(page) if way_of(each.text).name != "parsed"]
-    for command in dict.fromkeys(typed):
-        if command.startswith("mcnn data") and way_of(command).name == "run":
-            continue  # the test above has made those
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("page", COSTLY)
+def test_expensive_commands_run_as_printed_in_an_empty_home(reader, page):
+    for command in [*CHEAP, *_typed(page, "run", "long")]:
         reader.type(command)
 
 

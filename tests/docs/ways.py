@@ -25,7 +25,6 @@ _WAYS: list[tuple[str, str, str]] = [
     ("mcnn (quickstart|memories|certify|evaluate|replay) ?.*", "long", "a minute or more, or after a sweep"),
     ("mcnn carla serve .*&|export MCNN_CARLA_SERVER=.*|mcnn data collect carla-lane-v0 .*", "long", "minutes"),
     ("mcnn data (collect (door|pen)-expert-v1|clone door-expert-v1) .*", "long", "a minute"),
-    ("mcnn sweep --task door-human-v1 --dataset me/door/mine-v0 .*", "long", "minutes of training"),
     (".*(my_nets|Pendulum-v1@).*", "parsed", "names a module or a dataset that the page leaves to the reader"),
     ("mcnn sweep --task my_robots.*demo-v0", "parsed", "README's stands for a module of the reader's"),
     ("mcnn sweep --task (door-expert-v1 --dataset mcnn/door/tutorial-v0|my_robots).*", "long", "minutes of training"),
