@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from typer.main import get_command
 
 from mcnn_ray.cli import app
 from mcnn_ray.cli_sweep import _given
@@ -116,10 +118,13 @@ def check(text: str) -> None:
     checks.get(program, lambda _: None)(arguments)
 
 
-def _check_mcnn(arguments: list[str]) -> None:
-    from typer.main import get_command
+@functools.cache
+def _mcnn() -> Any:
+    return get_command(app)
 
-    leaf, name, rest = _leaf(get_command(app), "mcnn", [word for word in arguments if word != "--debug"])
+
+def _check_mcnn(arguments: list[str]) -> None:
+    leaf, name, rest = _leaf(_mcnn(), "mcnn", [word for word in arguments if word != "--debug"])
     values = _parsed(leaf, name, rest)
     if name in ("mcnn sweep", "mcnn train") and not {"--help"} & set(rest):
         given = _given(values)
@@ -192,9 +197,7 @@ def _check_python(arguments: list[str]) -> None:
 
 
 def _sweep_command(flags: list[str]) -> tuple[Any, str, list[str]]:
-    from typer.main import get_command
-
-    return _leaf(get_command(app), "mcnn", ["sweep", *flags])
+    return _leaf(_mcnn(), "mcnn", ["sweep", *flags])
 
 
 def _check_make(arguments: list[str]) -> None:
@@ -246,24 +249,22 @@ def spoken_commands(path: Path) -> list[str]:
 
 def check_spoken(text: str) -> None:
     """Check the subcommand and flags of a command in prose, which may leave out arguments."""
-    from typer.main import get_command
-
-    leaf, name, rest = _leaf(get_command(app), "mcnn", [word for word in split(text)[1:] if word != "--debug"])
+    leaf, name, rest = _leaf(_mcnn(), "mcnn", [word for word in split(text)[1:] if word != "--debug"])
     known = {flag for parameter in leaf.params for flag in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
     for word in rest:
         if word.startswith("--") and word not in known:
             raise WrongCommand(f"{name} has no flag {word}")
 
 
+@functools.cache
 def all_flags() -> set[str]:
     """Return the flags of all `mcnn` commands."""
-    from typer.main import get_command
 
     def below(command: Any) -> set[str]:
         own = {flag for p in command.params for flag in (*p.opts, *p.secondary_opts)}
         return own.union(*(below(each) for each in getattr(command, "commands", {}).values()))
 
-    return below(get_command(app)) | {"--help"}
+    return below(_mcnn()) | {"--help"}
 
 
 def sweep_files(path: Path) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """Every command in README and docs is one that its program takes; the cheap ones run as printed in an empty home."""
 
 import ast
+import functools
 import os
 import re
 import shutil
@@ -50,10 +51,15 @@ def test_printed_commands_are_ones_that_their_programs_take(page):
             pytest.fail(f"{page}: `{text}`: {error}")
 
 
+@functools.cache
+def _scripts():
+    return "".join(file.read_text() for file in [*ROOT.glob("sweeps/*.py"), *ROOT.glob("tests/**/*.py")])
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_flags_and_files_in_prose_exist(page):
     known = all_flags() | OTHERS_FLAGS
-    written = "".join(file.read_text() for file in [*ROOT.glob("sweeps/*.py"), *ROOT.glob("tests/**/*.py")])
+    written = _scripts()
     for span in spans(page):
         if span.startswith("--"):
             flag = re.split(r"[ =]", span)[0]
