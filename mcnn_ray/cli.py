@@ -20,6 +20,7 @@ from mcnn_ray.cli_encoder import encoder_app
 from mcnn_ray.cli_explain import explain
 from mcnn_ray.cli_memories import memories
 from mcnn_ray.cli_monitor import monitor
+from mcnn_ray.cli_models import export, promote
 from mcnn_ray.cli_replay import replay
 from mcnn_ray.cli_reproduce import reproduce
 from mcnn_ray.cli_sweep import SweepScript, evaluate, sweep, train
@@ -182,6 +183,8 @@ app.command()(explain)
 app.command()(certify)
 app.command()(monitor)
 app.command()(reproduce)
+app.command()(promote)
+app.command()(export)
 
 
 @app.command()

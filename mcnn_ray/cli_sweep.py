@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mcnn_ray import cli_flags as flags
-from mcnn_ray.errors import ArtifactError, ConfigError, SimulationError, TrackingError
+from mcnn_ray.errors import ConfigError, SimulationError, TrackingError
 from mcnn_ray.terminal import (
     DEFAULT_STORAGE,
     AsJson,
@@ -170,7 +170,9 @@ def sweep(
 
 
 def evaluate(
-    policy: Annotated[str, typer.Argument(help="Policy directory, or the id of an MLflow run.")],
+    policy: Annotated[
+        str, typer.Argument(help="Policy directory, id of an MLflow run, or a registered model: models:/NAME@ALIAS.")
+    ],
     episodes: Annotated[int, typer.Option("--episodes", min=1, help="How many.")] = 20,
     actors: Annotated[
         int | None, typer.Option("--actors", min=1, help="Rolling out at once [default: all CPUs].")
@@ -189,12 +191,13 @@ def evaluate(
 
     Example: mcnn evaluate runs/quickstart/members/0123456789ab/policy --episodes 20 --video
     """
+    from mcnn_ray.registry import find_policy
     from mcnn_ray.report.tables import results_table
     from mcnn_ray.rollout.video import save_telling_videos
     from mcnn_ray.sweep.evaluation import evaluate_policy
 
     with StageProgress() as progress:
-        directory = _policy_directory(policy, storage)
+        directory = find_policy(policy, storage)
         row, evaluation, fault = evaluate_policy(
             directory, episodes, actors, first_seed, progress, backbone, trust_module
         )
@@ -293,14 +296,3 @@ def _print_certificates(result: SweepResult) -> None:
     if result.certificates:
         for line in sweep_lines(result.certificates):
             output_console.print(line, highlight=False, markup=False, soft_wrap=not output_console.is_terminal)
-
-
-def _policy_directory(policy: str, storage: Path) -> Path:
-    from mcnn_ray.tracking import download_policy
-
-    directory = Path(policy)
-    if directory.is_dir():
-        return directory
-    if len(policy) == 32 and all(character in "0123456789abcdef" for character in policy):
-        return download_policy(storage, policy)
-    raise ArtifactError(f"{policy} is neither a policy directory nor the id of an MLflow run")

@@ -14,26 +14,41 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcnn_ray.artifacts import content_hash
-from mcnn_ray.errors import ArtifactError, TrackingError
+from mcnn_ray.errors import TrackingError
+from mcnn_ray.policy_model import log_policy_model
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
 
-__all__ = ["MemberResult", "Tracker", "download_policy", "public_address", "tracking_uri", "ui_pages"]
+__all__ = [
+    "MEMBER_TAG",
+    "PARENT_TAG",
+    "SWEEP_TAG",
+    "UNREPORTED_TAG",
+    "MemberResult",
+    "Tracker",
+    "public_address",
+    "set_defaults",
+    "told",
+    "tracking_uri",
+    "ui_pages",
+]
 
 logger = logging.getLogger(__name__)
 
-_MEMBER_TAG = "mcnn.member"
+MEMBER_TAG = "mcnn.member"
 _RESULT_TAG = "mcnn.result"
 _FAILURE_TAG = "mcnn.failure"
-_UNREPORTED_TAG = "mcnn.unreported"
-_SWEEP_TAG = "mcnn.sweep"
-_PARENT_TAG = "mlflow.parentRunId"
+UNREPORTED_TAG = "mcnn.unreported"
+SWEEP_TAG = "mcnn.sweep"
+PARENT_TAG = "mlflow.parentRunId"
 _NAME_TAG = "mlflow.runName"
 _TABLES_TAG = "mlflow.loggedArtifacts"
 _KIND_TAG = "mlflow.experimentKind"
 _BATCH = 1000  # metrics in one request: MLflow's limit
 _RUNS = 50_000  # in one answer: MLflow's limit
+_ADVICE = "results stay on disk, and the same command files them when it can"
+_FORMAT = 2  # of what is filed of a member; those of another are filed again
 
 
 def tracking_uri(storage: Path) -> str:
@@ -41,34 +56,23 @@ def tracking_uri(storage: Path) -> str:
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(storage / 'mlflow.db').resolve()}"
 
 
+def set_defaults() -> None:
+    """Have MLflow keep quiet, and give up on a dead server in time; to be called before it is imported."""
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")  # else it reports each database migration
+    # Its defaults wait up to a quarter of an hour for a dead server, and print addresses with their passwords.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+    # It would show a bar for each directory of three files, and file lock files that lie in the current folder.
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    os.environ.setdefault("MLFLOW_UV_AUTO_DETECT", "false")
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # each attempt, while a server is away
+
+
 def public_address(uri: str) -> str:
     """Return a tracking address without the name and password it may carry."""
     return re.sub(r"//[^/\s]*@", "//", uri)
-
-
-def download_policy(storage: Path, run_id: str) -> Path:
-    """Fetch the policy directory of a member's run.
-
-    Args:
-        storage: folder of the default store.
-        run_id: of the member, 32 hex digits.
-
-    Returns:
-        The directory on this machine.
-
-    Raises:
-        ArtifactError: no such run, or it has no policy.
-    """
-    uri = tracking_uri(storage)
-    if uri.startswith("sqlite:") and not Path(uri.removeprefix("sqlite:///")).is_file():
-        raise ArtifactError(f"{storage} holds no MLflow store to look the run {run_id} up in; name it with --storage")
-    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
-    import mlflow
-
-    try:
-        return Path(mlflow.artifacts.download_artifacts(run_id=run_id, artifact_path="policy", tracking_uri=uri))
-    except (mlflow.exceptions.MlflowException, OSError) as error:
-        raise ArtifactError(f"no policy of the MLflow run {run_id} can be had: {error}") from error
 
 
 def ui_pages(storage: Path) -> dict[str, str]:
@@ -77,11 +81,11 @@ def ui_pages(storage: Path) -> dict[str, str]:
     Raises:
         TrackingError: the store cannot be used.
     """
-    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
+    set_defaults()
     from mlflow import MlflowClient
 
     uri = tracking_uri(storage)
-    with _told(uri):
+    with told(uri):
         tasks = [found for found in MlflowClient(uri).search_experiments() if found.tags.get(_KIND_TAG)]
     # A browser that has not been here before is shown prompts and traces, whatever the experiment's kind.
     return {found.name: f"#/experiments/{found.experiment_id}/runs?workflowType=machine_learning" for found in tasks}
@@ -130,21 +134,14 @@ class Tracker:
     """
 
     def __init__(self, storage: Path, task_id: str) -> None:
-        # MLflow reports each database migration; and it takes a second to import, so only where it is used.
-        os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
-        # Its defaults wait up to a quarter of an hour for a dead server, and print addresses with their passwords.
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
-        os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
-        logging.getLogger("alembic").setLevel(logging.WARNING)
-        logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # each attempt, while a server is away
-        from mlflow import MlflowClient
+        set_defaults()
+        from mlflow import MlflowClient  # it takes a second to import, so only where it is used
 
         storage.mkdir(parents=True, exist_ok=True)
         self._uri = tracking_uri(storage)
         self._sent: dict[str, dict[str, set[int]]] = {}  # steps that the store has, by run and metric
         self._stamps: dict[str, int] = {}  # time of the points, by run, that it may or may not have
-        with _told(self._uri):
+        with told(self._uri):
             self._client = MlflowClient(self._uri)
             self._experiment = self._open_experiment(storage, task_id)
 
@@ -172,8 +169,8 @@ class Tracker:
         Raises:
             TrackingError: the store or server cannot be used.
         """
-        with _told(self._uri):
-            run = self._run(f"tags.`{_SWEEP_TAG}` = '{sweep_id}'", {_SWEEP_TAG: sweep_id, _NAME_TAG: name})
+        with told(self._uri):
+            run = self._run(f"tags.`{SWEEP_TAG}` = '{sweep_id}'", {SWEEP_TAG: sweep_id, _NAME_TAG: name})
             run_id = str(run.info.run_id)
             self._client.update_run(run_id, status="RUNNING")
             self._log_parameters(run, parameters)
@@ -189,7 +186,7 @@ class Tracker:
         Raises:
             TrackingError: the store or server cannot be used.
         """
-        with _told(self._uri):
+        with told(self._uri):
             run = self._member_run(parent, identity, label)
             if run.info.status == "FINISHED":
                 return None
@@ -208,11 +205,11 @@ class Tracker:
         Raises:
             TrackingError: the store or server cannot be used; the same call again files what is missing.
         """
-        with _told(self._uri):
+        with told(self._uri):
             self._log_metrics(run_id, curves, [])
 
     def log_member(self, parent: str, result: MemberResult) -> None:
-        """File a member: parameters, learning curve, results, episode records with their actions, the policy directory.
+        """File a member: parameters, learning curve, results, episode records with their actions, the policy: a model.
 
         Filing the same result again changes nothing. A run that an earlier start left unfinished, or whose result has
         changed since (more episodes, say), is taken up again.
@@ -224,22 +221,26 @@ class Tracker:
         Raises:
             TrackingError: the store or server cannot be used.
         """
-        digest = content_hash([dict(result.metrics), dict(result.curves), [dict(row) for row in result.episodes]])
-        with _told(self._uri):
+        told_of = [dict(result.metrics), dict(result.curves), [dict(row) for row in result.episodes]]
+        digest = content_hash([_FORMAT, *told_of])
+        with told(self._uri):
             run = self._member_run(parent, result.identity, result.label)
             if run.info.status == "FINISHED" and run.data.tags.get(_RESULT_TAG) == digest:
                 return
             run_id = run.info.run_id
             self._log_parameters(run, result.parameters)
             changed = {name: value for name, value in result.metrics.items() if run.data.metrics.get(name) != value}
-            self._log_metrics(run_id, result.curves, [(name, result.step, value) for name, value in changed.items()])
+            model_id = None
+            if result.policy is not None:
+                tags = {MEMBER_TAG: result.identity}
+                model_id = log_policy_model(self._client, run, result.policy, result.parameters, tags)
+            others = [(name, result.step, value) for name, value in changed.items()]
+            self._log_metrics(run_id, result.curves, others, model_id)
             if result.records is not None:
                 self._log_table(run_id, result.episodes, "episodes.json")
                 self._client.log_artifact(run_id, str(result.records))
-            if result.policy is not None:
-                self._client.log_artifacts(run_id, str(result.policy), "policy")
             if result.unreported is not None:
-                self._client.set_tag(run_id, _UNREPORTED_TAG, result.unreported)
+                self._client.set_tag(run_id, UNREPORTED_TAG, result.unreported)
             self._client.set_tag(run_id, _RESULT_TAG, digest)
             self._client.set_terminated(run_id, "FINISHED")
 
@@ -249,15 +250,15 @@ class Tracker:
         Raises:
             TrackingError: the store or server cannot be used.
         """
-        with _told(self._uri):
+        with told(self._uri):
             run = self._member_run(parent, identity, label)
             self._log_parameters(run, parameters)
             self._client.set_tag(run.info.run_id, _FAILURE_TAG, reason[:5000])
             self._client.set_terminated(run.info.run_id, "FAILED")
 
     def _member_run(self, parent: str, identity: str, label: str) -> Run:
-        condition = f"tags.`{_MEMBER_TAG}` = '{identity}' and tags.`{_PARENT_TAG}` = '{parent}'"
-        return self._run(condition, {_MEMBER_TAG: identity, _PARENT_TAG: parent, _NAME_TAG: label})
+        condition = f"tags.`{MEMBER_TAG}` = '{identity}' and tags.`{PARENT_TAG}` = '{parent}'"
+        return self._run(condition, {MEMBER_TAG: identity, PARENT_TAG: parent, _NAME_TAG: label})
 
     def close_sweep(self, parent: str, rows: Sequence[Mapping[str, Any]], figures: Sequence[Path]) -> None:
         """File the sweep's table and figures with its parent run, and finish that.
@@ -265,7 +266,7 @@ class Tracker:
         Raises:
             TrackingError: the store or server cannot be used.
         """
-        with _told(self._uri):
+        with told(self._uri):
             self._log_table(parent, rows, "results.json")
             for figure in figures:
                 self._client.log_artifact(parent, str(figure))
@@ -275,7 +276,7 @@ class Tracker:
     def stop_sweep(self, parent: str, interrupted: bool) -> None:
         """Mark a sweep that was interrupted or failed, and what runs of it; the same command takes it up again."""
         try:
-            with _told(self._uri):
+            with told(self._uri):
                 self._client.set_terminated(parent, "KILLED" if interrupted else "FAILED")
                 self._end_members(parent)
         except TrackingError as error:  # what stopped the sweep is on its way to the user and matters more
@@ -283,7 +284,7 @@ class Tracker:
 
     def _end_members(self, parent: str) -> None:
         """Mark children that still run as killed: nothing works on them any more."""
-        condition = f"tags.`{_PARENT_TAG}` = '{parent}' and attributes.status = 'RUNNING'"
+        condition = f"tags.`{PARENT_TAG}` = '{parent}' and attributes.status = 'RUNNING'"
         for run in self._client.search_runs([self._experiment], condition, max_results=_RUNS):
             self._client.set_terminated(run.info.run_id, "KILLED")
 
@@ -312,9 +313,13 @@ class Tracker:
         self._client.log_batch(run.info.run_id, params=[Param(key, value) for key, value in fresh.items()])
 
     def _log_metrics(
-        self, run_id: str, curves: Mapping[str, Sequence[tuple[int, float]]], others: Sequence[tuple[str, int, float]]
+        self,
+        run_id: str,
+        curves: Mapping[str, Sequence[tuple[int, float]]],
+        others: Sequence[tuple[str, int, float]],
+        model_id: str | None = None,
     ) -> None:
-        """File the points of curves that the store lacks, and (name, step, value) of other metrics.
+        """File the points of curves that the store lacks, and (name, step, value) of other metrics, those of a model.
 
         A request without an answer may have been served, or yet be: the store is asked, and what it has not is sent
         with its former time, since a store takes a metric of the same name, step, value and time but once.
@@ -328,7 +333,10 @@ class Tracker:
         fresh = [*(point for point in points if point[1] not in sent[point[0]]), *others]
         stamp = self._stamps.setdefault(run_id, int(time.time() * 1000))
         for start in range(0, len(fresh), _BATCH):
-            batch = [Metric(name, value, stamp, step) for name, step, value in fresh[start : start + _BATCH]]
+            batch = [
+                Metric(name, value, stamp, step, model_id=None if name in curves else model_id)
+                for name, step, value in fresh[start : start + _BATCH]
+            ]
             self._client.log_batch(run_id, metrics=batch)
         for name, step, _ in fresh:
             sent.setdefault(name, set()).add(step)
@@ -337,8 +345,13 @@ class Tracker:
 
 
 @contextmanager
-def _told(uri: str) -> Iterator[None]:
-    """Turn whatever MLflow, its database or its server raise into one sentence."""
+def told(uri: str, advice: str = _ADVICE) -> Iterator[None]:
+    """Turn whatever MLflow, its database or its server raise into one sentence, a `TrackingError`.
+
+    Args:
+        uri: of the store.
+        advice: the sentence's end.
+    """
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -346,7 +359,5 @@ def _told(uri: str) -> Iterator[None]:
         yield
     except (MlflowException, SQLAlchemyError, OSError) as error:  # of artifacts it raises what its libraries do
         cause = public_address(" ".join(str(error).split()))
-        raise TrackingError(
-            f"MLflow at {public_address(uri)} cannot be used: {cause[:160]}{'...' if len(cause) > 160 else ''}; "
-            "results stay on disk, and the same command files them when it can"
-        ) from error
+        cause = f"{cause[:160]}{'...' if len(cause) > 160 else ''}"
+        raise TrackingError(f"MLflow at {public_address(uri)} cannot be used: {cause}; {advice}") from error

@@ -58,6 +58,8 @@ def test_help_shows_an_example_for_every_command(mcnn):
         "certify",
         "ui",
         "replay",
+        "promote",
+        "export",
         "bench memories",
         "bench train",
         "bench rollout",
@@ -238,7 +240,7 @@ def test_train_refuses_lists(refused, pen_dataset):
 def test_what_is_no_policy_cannot_be_evaluated(refused):
     assert refused("evaluate", "nowhere") == (
         1,
-        "error: nowhere is neither a policy directory nor the id of an MLflow run",
+        "error: nowhere is neither a policy directory, the id of an MLflow run nor a model such as models:/NAME@ALIAS",
     )
 
 
@@ -288,7 +290,7 @@ def test_policy_of_an_mlflow_run_evaluates(mcnn, pen_dataset, ray_running, tmp_p
     assert json.loads(out)["return"] == trained["return"]
     status, _, err = mcnn("evaluate", "0" * 32)
     assert status == 1
-    assert "no policy of the MLflow run" in err
+    assert "has no run 0000" in err
 
 
 def test_sweep_script_takes_the_flags_of_mcnn_sweep(monkeypatch, capsys, tmp_path, pen_dataset, ray_running):

@@ -8,7 +8,9 @@ import pytest
 from mlflow.exceptions import MlflowException
 
 from mcnn_ray.errors import TrackingError
+from mcnn_ray.policies.base import save_policy
 from mcnn_ray.tracking import MemberResult, Tracker, public_address, tracking_uri, ui_pages
+from tests.policies.test_policies import make as make_policy
 
 
 @pytest.fixture
@@ -20,8 +22,7 @@ def tracker(tmp_path, monkeypatch):
 @pytest.fixture
 def result(tmp_path):
     policy = tmp_path / "policy"
-    policy.mkdir()
-    (policy / "policy.json").write_text("{}")
+    save_policy(make_policy("mcnn"), policy)
     records = tmp_path / "episodes.parquet"
     records.write_bytes(b"episodes")
     return MemberResult(
@@ -67,7 +68,18 @@ def test_filing_the_same_again_changes_nothing(tracker, result, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "call", ["log_batch", "log_dict", "log_artifact", "log_artifacts", "set_tag", "set_terminated"]
+    "call",
+    [
+        "create_logged_model",
+        "log_model_artifacts",
+        "log_outputs",
+        "finalize_logged_model",
+        "log_batch",
+        "log_dict",
+        "log_artifact",
+        "set_tag",
+        "set_terminated",
+    ],
 )
 def test_filing_that_dies_anywhere_is_taken_up_to_one_finished_run(tracker, result, tmp_path, monkeypatch, call):
     parent = tracker.open_sweep("id", "name", {"steps": 1})
@@ -80,11 +92,10 @@ def test_filing_that_dies_anywhere_is_taken_up_to_one_finished_run(tracker, resu
     assert run.info.status == "FINISHED"
     assert run.data.params == {"method": "bc", "seed": "0"}
     assert len(rows(run)) == 2
-    assert {file.path for file in client.list_artifacts(run.info.run_id)} == {
-        "episodes.json",
-        "episodes.parquet",
-        "policy",
-    }
+    assert {file.path for file in client.list_artifacts(run.info.run_id)} == {"episodes.json", "episodes.parquet"}
+    (model,) = client.search_logged_models([run.info.experiment_id])
+    assert (model.status, model.name, model.source_run_id) == ("READY", "policy", run.info.run_id)
+    assert [output.model_id for output in run.outputs.model_outputs] == [model.model_id]
     assert [point.step for point in client.get_metric_history(run.info.run_id, "train_loss")] == [100, 200]
 
 

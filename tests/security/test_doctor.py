@@ -17,8 +17,9 @@ from safetensors.numpy import save_file
 from mcnn_ray.cli import main
 from mcnn_ray.errors import ArtifactError
 from mcnn_ray.policies.loading import load_policy
+from mcnn_ray.registry import find_policy
 from mcnn_ray.security import examine_security, is_loopback
-from mcnn_ray.tracking import Tracker, download_policy, tracking_uri
+from mcnn_ray.tracking import Tracker, tracking_uri
 
 UNSAFE = [
     "MLFLOW_TRACKING_URI",
@@ -233,4 +234,4 @@ def test_policy_of_a_run_whose_artifacts_are_pickles_does_not_run(tmp_path, payl
         (folder / name).write_bytes(payload.pickled())
     client.log_artifacts(run_id, str(folder), "policy")
     with pytest.raises(ArtifactError):
-        load_policy(download_policy(tmp_path, run_id))
+        load_policy(find_policy(run_id, tmp_path))
