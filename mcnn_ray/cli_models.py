@@ -14,7 +14,6 @@ from mcnn_ray.terminal import (
     Storage,
     error_console,
     output_console,
-    print_facts,
     print_json,
 )
 
@@ -48,15 +47,14 @@ def promote(
 
 def _show(promotion: Promotion) -> None:
     replaced = f", before version {promotion.replaces}" if promotion.replaces else ""
-    print_facts(
-        {
-            "model": f"{promotion.model} (version {promotion.version}{replaced})",
-            "member": promotion.member,
-            "run": promotion.run_id,
-            "chosen": promotion.chosen,
-            **{f"{key} [95 % interval]": text for key, text in promotion.intervals().items()},
-        }
-    )
+    results = [f"{name} {text}" for name, text in promotion.intervals().items()]
+    for line in (
+        f"{promotion.model}: version {promotion.version}{replaced}",
+        f"member: {promotion.member}, run {promotion.run_id}",
+        f"chosen: {promotion.chosen}",
+        f"results: {', '.join(results)} (mean and 95 % interval, on the seeds that are reported)",
+    ):
+        output_console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def export(

@@ -75,7 +75,9 @@ def log_policy_model(
             model = Path(folder) / "model"
             _write_model(policy, model, found.model_id, run.info.run_id)
             client.log_model_artifacts(found.model_id, str(model))
-        client.log_outputs(run.info.run_id, [LoggedModelOutput(found.model_id, step=0)])
+        linked = run.outputs.model_outputs if run.outputs is not None else []
+        if found.model_id not in [output.model_id for output in linked]:  # MLflow refuses to link it twice
+            client.log_outputs(run.info.run_id, [LoggedModelOutput(found.model_id, step=0)])
         client.finalize_logged_model(found.model_id, "READY")
     return str(found.model_id)
 

@@ -225,11 +225,11 @@ def _register(client: MlflowClient, choice: _Choice, name: str | None, alias: st
     if not registered:
         client.create_registered_model(name, description=f"policies of {task}")
     versions = client.search_model_versions(f"name = '{name}'", max_results=_PAGE)
-    version = next((str(found.version) for found in versions if found.model_id == model.model_id), None)
+    version = next((str(found.version) for found in versions if found.source == model.artifact_location), None)
     if version is None:
         made = client.create_model_version(
             name,
-            f"{MODELS}{model.model_id}",
+            model.artifact_location,  # models:/ID would be looked up in the process's own store
             run.info.run_id,
             tags={MEMBER_TAG: run.data.tags[MEMBER_TAG]},
             description=f"{run.info.run_name}: {choice.how}",
