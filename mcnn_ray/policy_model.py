@@ -75,8 +75,8 @@ def log_policy_model(
             model = Path(folder) / "model"
             _write_model(policy, model, found.model_id, run.info.run_id)
             client.log_model_artifacts(found.model_id, str(model))
-        linked = run.outputs.model_outputs if run.outputs is not None else []
-        if found.model_id not in [output.model_id for output in linked]:  # MLflow refuses to link it twice
+        outputs = client.get_run(run.info.run_id).outputs if models else None  # MLflow would link it a second time
+        if outputs is None or found.model_id not in [output.model_id for output in outputs.model_outputs]:
             client.log_outputs(run.info.run_id, [LoggedModelOutput(found.model_id, step=0)])
         client.finalize_logged_model(found.model_id, "READY")
     return str(found.model_id)
