@@ -6,6 +6,7 @@ A model holds the policy directory as it is, under `artifacts/policy`, and a cop
 from __future__ import annotations
 
 import importlib.metadata
+import shutil
 import tempfile
 from collections.abc import Mapping
 from functools import cache
@@ -72,8 +73,9 @@ def log_policy_model(
         )
     if found.status != "READY":
         with tempfile.TemporaryDirectory() as folder:
-            model = Path(folder) / "model"
-            _write_model(policy, model, found.model_id, run.info.run_id)
+            model, copied = Path(folder) / "model", Path(folder) / Path(POLICY_PATH).name
+            shutil.copytree(policy, copied)  # MLflow takes its name, refuses links, and writes its place into the model
+            _write_model(copied, model, found.model_id, run.info.run_id)
             client.log_model_artifacts(found.model_id, str(model))
         outputs = client.get_run(run.info.run_id).outputs if models else None  # MLflow would link it a second time
         if outputs is None or found.model_id not in [output.model_id for output in outputs.model_outputs]:

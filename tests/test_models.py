@@ -115,15 +115,17 @@ def test_results_stand_with_the_model(storage, client):
 
 @pytest.mark.parametrize("kind", ["bc", "mcnn", "1nn"])
 def test_loaded_model_predicts_the_actions_of_the_policy_to_the_last_bit(kind, storage, client, as_default):
-    policy = find_policy(str(storage / f"searched-{kind}-0"), storage)
+    policy = load_policy(storage / f"searched-{kind}-0")
     experiment = client.get_experiment_by_name("task@me/x-v0").experiment_id
-    run = client.search_runs([experiment], f"tags.mcnn.member = '{kind}0'".replace("mcnn.member", "`mcnn.member`"))[0]
-    (output,) = run.outputs.model_outputs if run.outputs else client.get_run(run.info.run_id).outputs.model_outputs
+    parent = client.search_runs([experiment], "tags.`mcnn.sweep` = 'searched1d'")[0].info.run_id
+    condition = f"tags.`mcnn.member` = '{kind}0' and tags.`mlflow.parentRunId` = '{parent}'"
+    run_id = client.search_runs([experiment], condition)[0].info.run_id
+    (output,) = client.get_run(run_id).outputs.model_outputs
     loaded = mlflow.pyfunc.load_model(f"models:/{output.model_id}")
-    files = load_policy(find_policy(f"models:/{output.model_id}", storage))
-    assert policy.is_dir()
+    copied = load_policy(find_policy(f"models:/{output.model_id}", storage))
+    np.testing.assert_array_equal(load_policy(find_policy(run_id, storage)).act(QUERIES)[0], copied.act(QUERIES)[0])
     for batch in (QUERIES[:1], QUERIES[:5], QUERIES):
-        np.testing.assert_array_equal(loaded.predict(batch), files.act(batch)[0])
+        np.testing.assert_array_equal(loaded.predict(batch), policy.act(batch)[0])
         assert loaded.predict(batch).dtype == np.float32
     with pytest.raises(mlflow.MlflowException, match="does not match expected shape"):
         loaded.predict(np.zeros((2, 8), np.float32))
@@ -216,17 +218,18 @@ def test_server_that_is_away_is_one_sentence(storage, monkeypatch):
         assert "secret" not in str(caught.value)
 
 
-def test_code_of_a_registered_model_is_not_run_by_our_loader(storage, client, payload):
+def test_code_of_a_registered_model_is_not_run_by_our_loader(storage, client, tmp_path):
     promote("reported", storage, name="hostile")
+    witness = tmp_path / "ran"
     files = client.get_model_version_download_uri("hostile", "1").removeprefix("file://")
     code = Path(files, "served_policy.py")
     before = code.read_text()
-    code.write_text(f"open({str(payload.witness)!r}, 'w')\n{before}")
+    code.write_text(f"open({str(witness)!r}, 'w')\n{before}")
     try:
         load_policy(find_policy("models:/hostile@champion", storage))
-        assert not payload.witness.exists()
+        assert not witness.exists()
         mlflow.pyfunc.load_model(files)
-        assert payload.witness.exists()  # by MLflow's own it is
+        assert witness.exists()  # by MLflow's own it is
     finally:
         code.write_text(before)
 
