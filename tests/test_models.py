@@ -108,8 +108,10 @@ def test_model_holds_the_policy_and_code_but_no_pickle(storage, client):
 
 def test_results_stand_with_the_model(storage, client):
     promotion = promote("reported", storage)
-    model = client.get_model_version_by_alias("task-me-x-v0", "champion").model_id
-    metrics = {metric.key: metric.value for metric in client.get_logged_model(model).metrics}
+    assert promotion.model == "models:/task-me-x-v0@champion"
+    experiment = client.get_experiment_by_name("task@me/x-v0").experiment_id
+    (model,) = client.search_logged_models([experiment], f"source_run_id = '{promotion.run_id}'")
+    metrics = {metric.key: metric.value for metric in model.metrics}
     assert metrics == promotion.results == {"return": 6.0, "return_low": 5.0, "return_high": 7.0}
 
 
@@ -224,7 +226,7 @@ def test_code_of_a_registered_model_is_not_run_by_our_loader(storage, client, tm
     files = client.get_model_version_download_uri("hostile", "1").removeprefix("file://")
     code = Path(files, "served_policy.py")
     before = code.read_text()
-    code.write_text(f"open({str(witness)!r}, 'w')\n{before}")
+    code.write_text(f"{before}\nopen({str(witness)!r}, 'w')\n")
     try:
         load_policy(find_policy("models:/hostile@champion", storage))
         assert not witness.exists()
