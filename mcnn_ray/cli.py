@@ -19,8 +19,8 @@ from mcnn_ray.cli_data import data_app
 from mcnn_ray.cli_encoder import encoder_app
 from mcnn_ray.cli_explain import explain
 from mcnn_ray.cli_memories import memories
-from mcnn_ray.cli_monitor import monitor
 from mcnn_ray.cli_models import export, promote
+from mcnn_ray.cli_monitor import monitor
 from mcnn_ray.cli_replay import replay
 from mcnn_ray.cli_reproduce import reproduce
 from mcnn_ray.cli_sweep import SweepScript, evaluate, sweep, train

@@ -16,11 +16,11 @@ from mcnn_ray.report.aggregates import (
     runs_of,
 )
 from mcnn_ray.report.comparison import setting_numbers
+from mcnn_ray.report.published import D4RL_BC
 from mcnn_ray.stats import Interval
 
-__all__ = ["D4RL_BC", "Aggregate", "aggregate", "counted", "group_label", "reference_returns", "statistics_lines"]
+__all__ = ["Aggregate", "aggregate", "counted", "group_label", "reference_returns", "statistics_lines"]
 
-D4RL_BC = "d4rl-bc"  # D4RL's own behaviour cloning, over which the paper's aggregates are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,10 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from mcnn_ray.artifacts import write_text
-from mcnn_ray.report.aggregate_table import D4RL_BC, Aggregate, aggregate, counted, group_label
+from mcnn_ray.report.aggregate_table import Aggregate, aggregate, counted, group_label
 from mcnn_ray.report.codebook_pictures import save_figure
 from mcnn_ray.report.paper_figures import CAPTIONS
+from mcnn_ray.report.published import D4RL_BC
 from mcnn_ray.stats import Interval
 
 if TYPE_CHECKING:

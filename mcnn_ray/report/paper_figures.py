@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from mcnn_ray.report.aggregate_figures import aggregate_figure, curves_figure, iqm_figure, profiles_figure
-from mcnn_ray.report.aggregate_table import D4RL_BC, group_label
+from mcnn_ray.report.aggregate_table import group_label
 from mcnn_ray.report.codebook_pictures import BLUE, COLOURS, STYLE, VERMILION
 from mcnn_ray.report.panels import (
     GREY,
@@ -24,6 +24,7 @@ from mcnn_ray.report.panels import (
     task_panels,
     unit,
 )
+from mcnn_ray.report.published import D4RL_BC
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
