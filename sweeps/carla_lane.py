@@ -13,8 +13,8 @@ import numpy as np
 from mcnn_ray.cli import main
 from mcnn_ray.cli_sweep import SweepScript
 from mcnn_ray.core.normalise import ActionScale
-from mcnn_ray.data.collect import collect_episodes
-from mcnn_ray.data.minari_store import dataset_exists, task_demonstrations, write_minari
+from mcnn_ray.data.minari_store import task_demonstrations
+from mcnn_ray.data.recording import record_unless_there
 from mcnn_ray.encoders.cloning import CloningSettings, clone_encoder
 from mcnn_ray.encoders.encoder import write_encoder
 from mcnn_ray.tasks.catalogue import find_task
@@ -53,13 +53,9 @@ PAPER = {**_COMMON, "name": "carla-lane-paper", "seed": [0, 1, 2], "steps": 1_00
 def prepare(progress: StageProgress) -> None:
     """Record demonstrations and clone the encoder, each unless it is there."""
     task = find_task(_TASK)
-    env = make_environment(task)
-    if not dataset_exists(task.datasets[0]):
-        recorded = collect_episodes(
-            task, _EPISODES, progress=lambda done: progress("recording, episodes", done, _EPISODES)
-        )
-        write_minari(recorded, task.datasets[0], env, description=recorded.source)
+    record_unless_there(task, _EPISODES, progress)
     if not _ENCODER.exists():
+        env = make_environment(task)
         scale = ActionScale(low_A=np.float32(env.action_space.low), high_A=np.float32(env.action_space.high))
         steps = _CLONING.steps
         encoder = clone_encoder(

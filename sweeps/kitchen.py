@@ -9,10 +9,8 @@ import sys
 
 from mcnn_ray.cli import main
 from mcnn_ray.cli_sweep import SweepScript
-from mcnn_ray.data.collect import collect_episodes
-from mcnn_ray.data.minari_store import dataset_exists, write_minari
+from mcnn_ray.data.recording import record_unless_there
 from mcnn_ray.tasks.catalogue import find_task
-from mcnn_ray.tasks.environments import make_environment
 from mcnn_ray.terminal import StageProgress
 
 _METHODS = ["bc", "mcnn+mlp", "bet", "mcnn+bet", "diff", "mcnn+diff", "lstm-gmm"]
@@ -57,17 +55,7 @@ PAPER = {"name": "kitchen-paper", "method": _METHODS, "seed": [0, 1, 2], "steps"
 
 def record_demonstrations(progress: StageProgress) -> None:
     """Record the scripted expert unless its demonstrations are there."""
-    task = find_task("kitchen-scripted-v0")
-    (dataset,) = task.datasets
-    if dataset_exists(dataset):
-        return
-    recorded = collect_episodes(
-        task,
-        _EPISODES,
-        least_return=_OBJECTS,
-        progress=lambda done: progress("recording, episodes", done, _EPISODES),
-    )
-    write_minari(recorded, dataset, make_environment(task), description=f"{recorded.source}, of {_OBJECTS} objects")
+    record_unless_there(find_task("kitchen-scripted-v0"), _EPISODES, progress, least_return=_OBJECTS)
 
 
 if __name__ == "__main__":

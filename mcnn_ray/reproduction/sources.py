@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from minari.storage import get_dataset_path
 
 from mcnn_ray.artifacts import read_json
+from mcnn_ray.carla.plan import SERVERS_VARIABLE, find_plan
 from mcnn_ray.config import SweepConfig
-from mcnn_ray.data.collect import collect_episodes
 from mcnn_ray.data.demonstrations import Demonstrations
 from mcnn_ray.data.minari_store import dataset_exists, write_minari
+from mcnn_ray.data.recording import record_unless_there
 from mcnn_ray.errors import ArtifactError, DatasetError
 from mcnn_ray.reproduction.budgets import Budget
 from mcnn_ray.sweep.cloning import clone_demonstrations
 from mcnn_ray.tasks.catalogue import CATALOGUE, Task
 from mcnn_ray.tasks.environments import make_environment
 
-__all__ = ["Missing", "Source", "find_source", "make_source"]
+__all__ = ["PAPER_ENCODER", "Missing", "Source", "find_source", "make_source"]
+
+PAPER_ENCODER = Path("runs/encoders/cilrs")  # of camera images, in the driving tasks
 
 Progress = Callable[[str, float, float], None]
 
@@ -77,6 +81,9 @@ def find_source(task: Task, budget: Budget) -> Source | Missing:
     ones, as D4RL's are.
     """
     most = _wanted(task, budget)
+    here = any(map(dataset_exists, task.datasets))
+    if task.server is not None and here and (lacking := _lacking_simulator()) is not None:
+        return lacking
     for dataset in task.datasets:
         if dataset_exists(dataset) and (have := _episodes(dataset)) >= (most or 1):
             take = _taken(task, budget)
@@ -102,16 +109,27 @@ def make_source(task: Task, source: Source, budget: Budget, progress: Progress) 
     if not source.made_by or dataset_exists(source.dataset):
         return
     if source.made_by == "recording":
-        recorded = collect_episodes(
-            task,
-            source.episodes,
-            least_return=_LEAST_OBJECTS if task.id == "kitchen-scripted-v0" else None,
-            progress=lambda done: progress(f"recording {task.id}, episodes", done, source.episodes),
+        least = _LEAST_OBJECTS if task.id == "kitchen-scripted-v0" else None
+        record_unless_there(task, source.episodes, progress, dataset=source.dataset, least_return=least)
+        return
+    cloned = _clone(source, budget, progress)
+    description = f"{cloned.source}, for mcnn reproduce --budget {budget.name}; {task.reward} reward"
+    write_minari(cloned, source.dataset, make_environment(task), description=description)
+
+
+def _lacking_simulator() -> Missing | None:
+    """Return what driving lacks beside demonstrations, if anything: the paper's numbers are CARLA's."""
+    if find_plan("", "").kind == "lite":
+        return Missing(
+            reason="no CARLA is named, and the lite server's returns (sweeps/carla_lane.py) are no CARLA's",
+            command=f"export {SERVERS_VARIABLE}=127.0.0.1:2000, or what else docs/carla_servers.md lists",
         )
-    else:
-        recorded = _clone(source, budget, progress)
-    description = f"{recorded.source}, for mcnn reproduce --budget {budget.name}; {task.reward} reward"
-    write_minari(recorded, source.dataset, make_environment(task), description=description)
+    if not PAPER_ENCODER.is_dir():
+        return Missing(
+            reason=f"the paper's encoder of images is not in {PAPER_ENCODER}",
+            command=f"mcnn encoder import 660000.pth {PAPER_ENCODER}",
+        )
+    return None
 
 
 def _clone(source: Source, budget: Budget, progress: Progress) -> Demonstrations:

@@ -9,7 +9,8 @@ from mcnn_ray.config import SweepConfig
 from mcnn_ray.member import Member
 from mcnn_ray.reproduction.budgets import Budget
 from mcnn_ray.reproduction.definitions import PARTS, Reproduction, Rows
-from mcnn_ray.reproduction.sources import Source
+from mcnn_ray.reproduction.sources import PAPER_ENCODER, Source
+from mcnn_ray.tasks.catalogue import CATALOGUE
 
 __all__ = ["make_sweep", "methods_on", "setting_of", "shows"]
 
@@ -64,6 +65,8 @@ def make_sweep(
         "clip_actions": True,
         "constant_columns": "ignore",
     }
+    if CATALOGUE[task].images:
+        values["encoder"] = str(PAPER_ENCODER)
     if own.counts:
         counts = budget.human_counts if "-human-" in task else budget.counts
         values["demonstrations"] = tuple(count for count in counts if count <= source.episodes)

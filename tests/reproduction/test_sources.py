@@ -4,7 +4,7 @@ import pytest
 
 from mcnn_ray.data.minari_store import dataset_exists, read_minari, write_minari
 from mcnn_ray.reproduction.budgets import BUDGETS
-from mcnn_ray.reproduction.sources import Missing, find_source, make_source
+from mcnn_ray.reproduction.sources import PAPER_ENCODER, Missing, find_source, make_source
 from mcnn_ray.tasks.catalogue import CATALOGUE
 from mcnn_ray.tasks.environments import make_environment
 
@@ -34,6 +34,20 @@ def test_what_cannot_be_had_here_is_told_with_the_command_that_gets_it(task, rea
     assert isinstance(found, Missing)
     assert reason in found.reason
     assert found.command.startswith(command)
+
+
+def test_driving_is_compared_with_the_paper_only_in_carla_and_through_its_encoder(
+    pen_demonstrations, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    task = CATALOGUE["carla-lane-v0"]
+    write(pen_demonstrations, task.datasets[0])
+    monkeypatch.setenv("MCNN_CARLA", "lite")
+    assert "lite server" in find_source(task, SMOKE).reason
+    monkeypatch.setenv("MCNN_CARLA", "127.0.0.1:2000")
+    assert find_source(task, SMOKE).command == "mcnn encoder import 660000.pth runs/encoders/cilrs"
+    PAPER_ENCODER.mkdir(parents=True)
+    assert find_source(task, SMOKE).dataset == task.datasets[0]
 
 
 def test_an_experts_demonstrations_are_recorded_once():
