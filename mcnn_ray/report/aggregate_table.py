@@ -22,7 +22,6 @@ from mcnn_ray.stats import Interval
 __all__ = ["Aggregate", "aggregate", "counted", "group_label", "reference_returns", "statistics_lines"]
 
 
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregate:
     """A method in one setting, over tasks.

@@ -15,7 +15,7 @@ from mcnn_ray.reproduction.definitions import REPRODUCTIONS, Rows
 from mcnn_ray.reproduction.finished import FinishedSweep, read_finished
 from mcnn_ray.reproduction.sources import Missing, Source, find_source
 from mcnn_ray.reproduction.sweeps import make_sweep, methods_on, setting_of, shows
-from mcnn_ray.rollout.episode import SELECTION_SEED, EpisodeRecord
+from mcnn_ray.rollout.episode import EpisodeRecord
 from mcnn_ray.tasks.catalogue import CATALOGUE
 from mcnn_ray.terminal import DEFAULT_STORAGE
 
@@ -38,7 +38,7 @@ class Gathered:
             member (hyperparameters in words), and p1, p2, ... where subtasks are counted.
         curves: a row a point: task, method, setting, training_seed, step, return, score.
         missing: a row for each (task, method, setting) that is not run: reason, command.
-        notes: on how rows were chosen, and what was learned from.
+        notes: by task, what was learned from, and which settings are the tuned ones.
         runs: MLflow's run of each sweep, by the sweep's name.
         simulators: that ran the rollouts.
     """
@@ -46,7 +46,7 @@ class Gathered:
     episodes: pd.DataFrame
     curves: pd.DataFrame
     missing: pd.DataFrame
-    notes: list[str] = field(default_factory=list)
+    notes: dict[str, str] = field(default_factory=dict)
     runs: dict[str, str] = field(default_factory=dict)
     simulators: set[str] = field(default_factory=set)
 
@@ -76,7 +76,7 @@ class _Gatherer:
         self._episodes: list[dict[str, Any]] = []
         self._curves: list[dict[str, Any]] = []
         self._missing: list[dict[str, Any]] = []
-        self._notes: dict[str, None] = {}
+        self._notes: dict[str, dict[str, None]] = {}  # by task, each once
         self._runs: dict[str, str] = {}
         self._simulators: set[str] = set()
 
@@ -86,7 +86,7 @@ class _Gatherer:
             episodes=_frame(self._episodes, _EPISODES),
             curves=_frame(self._curves, _CURVES),
             missing=_frame(self._missing, _MISSING),
-            notes=list(self._notes),
+            notes={task: "; ".join(notes) for task, notes in self._notes.items()},
             runs=self._runs,
             simulators=self._simulators,
         )
@@ -132,7 +132,6 @@ class _Gatherer:
     ) -> dict[str, Member]:
         """Return the best setting's members of each method whose settings have all been run."""
         chosen: dict[str, Member] = {}
-        last = SELECTION_SEED + self._budget.choosing - 1
         for method in dict.fromkeys(member.method for member in own.values()):
             candidates = {identity: member for identity, member in own.items() if member.method == method}
             open_ = {member for member in wanted if member.method == method} - {*own.values(), *finished.failed}
@@ -140,11 +139,8 @@ class _Gatherer:
             if found is not None:
                 setting, identities, count = found
                 chosen |= {identity: own[identity] for identity in identities}
-                words = f"{setting.method}, lambda {setting.lambda_:g}, {setting.memory_label} memories"
-                self._notes[
-                    f"{task}, tuned: {words}: the best of {count} settings by mean return on episode seeds "
-                    f"{SELECTION_SEED} to {last}"
-                ] = None
+                words = f"{setting.method} lambda {setting.lambda_:g}, {setting.memory_label} memories"
+                self._note(task, f"tuned {words} (best of {count} settings)")
         return chosen
 
     def _not_run(
@@ -171,9 +167,10 @@ class _Gatherer:
     def _note_facts(self, task: str, sweep: str, finished: FinishedSweep) -> None:
         facts = finished.facts
         self._runs[sweep] = str(facts["run_id"])
-        self._notes[
-            f"{task}: {facts['demonstrations']:,} demonstrations ({facts['dataset']}, {facts['steps']:,} steps)"
-        ] = None
+        self._note(task, f"{facts['demonstrations']:,} demonstrations ({facts['dataset']}, {facts['steps']:,} steps)")
+
+    def _note(self, task: str, text: str) -> None:
+        self._notes.setdefault(task, {})[text] = None
 
 
 def _values(record: EpisodeRecord) -> dict[str, Any]:

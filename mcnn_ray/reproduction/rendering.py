@@ -87,9 +87,9 @@ def _labels(name: str, budget: Budget, found: Gathered) -> dict[str, str]:
         "training": f"{budget.steps:,} steps, training seeds {seeds}",
         "sizes": budget.sizes,
         "rollouts": f"{budget.episodes} episodes of each training seed, episode seeds {first} to {last}",
-        "choosing": f"tuned rows and learning curves on other episode seeds, {chosen}",
+        "choosing": f"the best mean return on other episode seeds, {chosen}, is tuned; learning curves are on them too",
         "simulators": "; ".join(sorted(found.simulators)),
-        **{f"note {i}": note for i, note in enumerate(found.notes, 1)},
+        **found.notes,
     }
     made = {"made by": f"mcnn reproduce {name} --budget {budget.name}"}
     return {key: value for key, value in {**labels, **made, **machine, **versions}.items() if value}
