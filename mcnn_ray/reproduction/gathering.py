@@ -102,14 +102,14 @@ class _Gatherer:
             methods = methods_on(self._definition, part, task, None)
             config = make_sweep(self._definition, part, task, methods, self._budget, assumed)
             finished = read_finished(self._storage / config.sweep_name)
+            if finished.facts:
+                self._note_facts(task, config.sweep_name, finished)
             members = config.members()
             for shown in self._definition.rows:
                 if shown.part == part:
                     named = {member: setting_of(shown, member) for member in members if shows(shown, member)}
                     self._take_rows(task, shown, named, finished)
                     rows += self._not_run(task, part, named, finished, lacking)
-            if finished.facts:
-                self._note_facts(task, config.sweep_name, finished)
         if selected or len(self._episodes) > run:
             here = {(row["task"], row["method"], row["setting"]) for row in self._episodes[run:]}
             self._missing += [row for row in rows if (row["task"], row["method"], row["setting"]) not in here]
