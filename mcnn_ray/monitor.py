@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mcnn_ray.data.demonstrations import Demonstrations
-from mcnn_ray.errors import ConfigError
+from mcnn_ray.errors import ConfigError, DatasetError
 from mcnn_ray.policies.base import Float32Array, Policy
 from mcnn_ray.policies.search import PolicySearch
 
@@ -127,7 +127,16 @@ class Monitor:
         return int(outside_T.argmax()) if outside_T.any() else None
 
     def distances(self, observations_BD: npt.NDArray[Any]) -> Float32Array:
-        """Return (B,) distances of raw observations to the nearest memory, standardised units."""
+        """Return (B,) distances of raw observations to the nearest memory, standardised units.
+
+        Raises:
+            DatasetError: they are not (B, D) of the policy's D.
+        """
+        if observations_BD.ndim != 2 or observations_BD.shape[1] != self.policy.observation_dim:
+            raise DatasetError(
+                f"the monitored policy takes {self.policy.observation_dim} observation numbers, got an array of shape "
+                f"{observations_BD.shape}; calibrate and use it on the policy's own task"
+            )
         if self._search is not None:
             return self._search(self.policy.standardiser(observations_BD))[1]
         told = self.policy.explain(observations_BD)

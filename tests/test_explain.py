@@ -11,12 +11,13 @@ import pytest
 from mcnn_ray.cli import main
 from mcnn_ray.core.normalise import ActionScale, Standardiser
 from mcnn_ray.data.minari_store import read_minari, write_minari
-from mcnn_ray.errors import SimulationError
+from mcnn_ray.errors import ConfigError, SimulationError
 from mcnn_ray.explain import explain_rollout, run_as_evaluated
 from mcnn_ray.explain_frames import frames_of
 from mcnn_ray.monitor import Monitor
 from mcnn_ray.policies.base import save_policy
 from mcnn_ray.policies.blended import Memories
+from mcnn_ray.policies.loading import load_policy
 from mcnn_ray.policies.mlp import MlpPolicy
 from mcnn_ray.report.explain_page import explanation_json, explanation_page
 from mcnn_ray.rollout.episode import EVALUATION_SEED, run_episodes
@@ -289,6 +290,12 @@ def test_policy_whose_demonstrations_are_away_is_explained_by_its_memories_alone
     assert json.loads(json.dumps(explanation_json(found)))["nearest"]["percentile"] is None
 
 
+def test_policy_that_plans_several_actions_says_which_steps_have_a_memory_of_their_own(policy, rollouts, monkeypatch):
+    assert explain_rollout(policy, rollouts[1], DOOR).notes == ()
+    monkeypatch.setattr(policy, "settings", lambda: {"executed": 8})
+    assert "plans 8 actions at a time" in explain_rollout(policy, rollouts[1], DOOR).notes[0]
+
+
 def test_episode_of_another_policy_and_a_record_alone_are_refused(folder, mcnn, tmp_path):
     status, _, err = mcnn("explain", folder / "episodes.parquet", "--episode-seed", SEEDS[0], "--policy", folder / "bc")
     assert (status, "not of ba9876543210" in err) == (2, True)
@@ -354,5 +361,12 @@ def test_monitor_of_a_policy_without_memories_goes_by_its_demonstrations(folder,
     assert (status, "not of ba9876543210" in err) == (2, True)
     status, _, err = mcnn("monitor", folder / "bc", "--alpha", 0.01)
     assert (status, "at least 1 / alpha - 1, 99, are needed" in err) == (2, True)
+    with pytest.raises(ConfigError, match="without memories has nothing to measure distances to"):
+        Monitor(load_policy(folder / "bc"), 1.0)
+
+
+def test_held_out_demonstrations_that_are_none_or_of_another_task_are_refused(folder, mcnn, pen_dataset):
+    status, _, err = mcnn("monitor", folder / "policy", "--held-out", pen_dataset, "--alpha", 0.5)
+    assert (status, "takes 39 observation numbers, got an array of shape (100, 45)" in err) == (1, True)
     status, _, err = mcnn("monitor", folder / "policy", "--least-return", 1e9, "--json", "--held-out", "tests/none-v0")
     assert (status, "tests/none-v0" in err) == (1, True)
