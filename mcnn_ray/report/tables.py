@@ -87,10 +87,11 @@ def _share_table(rows: Sequence[Row], shares: Sequence[Mapping[str, Interval]], 
 
 def _add_columns(table: Table, names: Sequence[str]) -> None:
     for name in ("method", "lambda", "memories", *names):
-        if name == "method":  # wraps where it has many options, before a number would be cut
+        if name == "method":
             table.add_column(name, overflow="fold")
         else:
-            table.add_column(name, justify="right", no_wrap=True)
+            # In a narrow terminal the widest wraps first: a method's options, then intervals, and no number is cut.
+            table.add_column(name, justify="right", no_wrap=name in ("lambda", "memories", "n"))
 
 
 def _setting(row: Row) -> list[str]:

@@ -103,6 +103,16 @@ def test_shares_of_subtasks_are_counted_by_number_and_by_name_over_starts():
     assert {"p1", "p1_low", "p3_high", "done_kettle", "done_top_burner_low"} <= table.keys()
 
 
+def test_narrow_terminal_cuts_neither_methods_nor_numbers():
+    rows = summarise(MEMBERS, WHOLE, {"a": 3, "b": 3})
+    console = Console(width=64)
+    with console.capture() as capture:
+        console.print(results_table(rows, "t"))
+    shown = capture.get()
+    assert "…" not in shown
+    assert all(word in shown.split() for word in ("method", "lambda", "memories", "n", rows[0].member.method_label))
+
+
 def test_lost_episodes_count_in_no_share():
     found = {"a": with_subtasks(WHOLE["a"]), "b": with_subtasks(WHOLE["b"])[:1]}
     (row,) = summarise(MEMBERS, found, {"a": 3, "b": 3})
