@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 import pytest
-import yaml
 
 from mcnn_ray.config import SweepConfig
 from tests.docs.commands import (
@@ -230,13 +229,11 @@ def test_readme_links_lead_somewhere():
 
 def test_site_builds_without_a_warning(tmp_path):
     """Every page is in the contents, every link leads somewhere, every docstring fits its signature."""
-    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "WARNING" not in done.stderr
-    assert len(nav) == 7
     page = (tmp_path / "site" / "reference" / "commands.html").read_text()
     assert "--memory-fraction" in page
     assert "nearest_memory" in (tmp_path / "site" / "reference" / "mcnn_ray.core.html").read_text()
