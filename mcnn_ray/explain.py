@@ -156,8 +156,8 @@ def explain_rollout(policy: Policy, rollout: Rollout, task: Task) -> EpisodeExpl
         nearest = _memories(policy, obs_TD, rollout.actions_TA, learned)
         if (planned := int(policy.settings().get("executed", 1))) > 1:
             notes.append(
-                f"{method} plans {planned} actions at a time, blended with the memory that is nearest then; at the steps "
-                "between, the one shown is nearest to the state and drove no action"
+                f"{method} plans {planned} actions at a time, blended with the memory that is nearest then; at the "
+                "steps between, the one shown is nearest to the state and drove no action"
             )
     else:
         notes = [f"{method} has no memories, so none drove its actions"]

@@ -17,6 +17,8 @@ from mcnn_ray.explain_frames import frames_of
 from mcnn_ray.monitor import Monitor
 from mcnn_ray.policies.base import save_policy
 from mcnn_ray.policies.blended import Memories
+from mcnn_ray.policies.denoisers import make_denoiser
+from mcnn_ray.policies.diffusion import DiffusionPolicy
 from mcnn_ray.policies.loading import load_policy
 from mcnn_ray.policies.mlp import MlpPolicy
 from mcnn_ray.report.explain_page import explanation_json, explanation_page
@@ -26,6 +28,9 @@ from mcnn_ray.rollout.replay import see_again
 from mcnn_ray.tasks.adroit import observation_names
 from mcnn_ray.tasks.catalogue import ADROIT_NAMES, CATALOGUE
 from mcnn_ray.tasks.environments import make_environment
+from mcnn_ray.training.chunks import action_places, memory_chunks
+from mcnn_ray.training.noise import denoising_table
+from tests.policies.test_diffusion import CHUNKS
 
 DOOR = CATALOGUE["door-expert-v1"]
 DATASET = "tests/door/explained-v0"
@@ -290,10 +295,18 @@ def test_policy_whose_demonstrations_are_away_is_explained_by_its_memories_alone
     assert json.loads(json.dumps(explanation_json(found)))["nearest"]["percentile"] is None
 
 
-def test_policy_that_plans_several_actions_says_which_steps_have_a_memory_of_their_own(policy, rollouts, monkeypatch):
-    assert explain_rollout(policy, rollouts[1], DOOR).notes == ()
-    monkeypatch.setattr(policy, "settings", lambda: {"executed": 8})
-    assert "plans 8 actions at a time" in explain_rollout(policy, rollouts[1], DOOR).notes[0]
+def test_policy_that_plans_several_actions_says_which_steps_have_a_memory_of_their_own(policy, door, shown):
+    learned = door.subset(LEARNED)
+    weights = {name: tensor.numpy() for name, tensor in make_denoiser(39, 28, CHUNKS).state_dict().items()}
+    weights["table"] = denoising_table(CHUNKS["denoising_steps"], CHUNKS["schedule"], CHUNKS["inference_steps"])
+    places = action_places(CHUNKS["observed"], CHUNKS["predicted"])
+    nearest_N = np.zeros(learned.steps, np.int64)
+    chunks = memory_chunks(learned.actions_NA, learned.offsets, ROWS, nearest_N, "expert", places)
+    scales = (policy.standardiser, policy.action_scale)
+    planning = DiffusionPolicy(policy.card, *scales, CHUNKS, weights, policy.memories, chunks)
+    notes = explain_rollout(planning, run_as_evaluated(planning, DOOR, SEEDS[0]), DOOR).notes
+    assert "plans 3 actions at a time" in notes[0]
+    assert shown.notes == ()
 
 
 def test_episode_of_another_policy_and_a_record_alone_are_refused(folder, mcnn, tmp_path):
