@@ -12,6 +12,7 @@ from mcnn_ray.terminal import (
     DEFAULT_STORAGE,
     AsJson,
     Storage,
+    TrustedBackbone,
     error_console,
     output_console,
     print_json,
@@ -62,6 +63,7 @@ def export(
         str, typer.Argument(help="Policy directory, id of an MLflow run, or a registered model: models:/NAME@ALIAS.")
     ],
     file: Annotated[Path, typer.Argument(help="To write, with the ending .onnx.")],
+    backbone: TrustedBackbone = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: AsJson = False,
 ) -> None:
@@ -75,7 +77,7 @@ def export(
 
     if file.suffix != ".onnx":
         raise ConfigError(f"{file} does not end in .onnx, the one format that policies are exported to")
-    loaded = load_policy(find_policy(policy, storage))
+    loaded = load_policy(find_policy(policy, storage), backbone)
     export_policy(loaded, file)
     difference = compare_exported(loaded, file)
     if as_json:

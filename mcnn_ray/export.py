@@ -51,7 +51,8 @@ def export_policy(policy: Policy, path: Path) -> None:
     """
     if not isinstance(policy, MlpPolicy):
         method = policy.card.get("member", {}).get("method", policy.kind)
-        raise ConfigError(f"{method} cannot be exported to ONNX; bc, mcnn+mlp, cql-sparse and cql can")
+        own = " with a backbone of your own" if policy.kind == "module" else ""
+        raise ConfigError(f"{method}{own} cannot be exported to ONNX; bc, mcnn+mlp and cql-sparse can")
     if sum(array.nbytes for array in policy.arrays().values()) > _LARGEST_BYTES:
         raise ArtifactError("the policy holds more than 2 GiB, which no ONNX file can; take a smaller memory fraction")
     try:
