@@ -19,7 +19,7 @@ onnx = pytest.importorskip("onnx")
 
 RNG = np.random.default_rng(1)
 DIM, ACTIONS, MEMORIES = 12, 4, 1500
-AWAY = [0.0, 1e-4, 1e-2, 1.0, 10.0, 100.0]  # from a memory, in standard deviations
+AWAY = [0.0, 1e-4, 1e-2, 1.0, 10.0]  # from a memory, in standard deviations; farther, float32 is not exact to 1e-5
 OBSERVATIONS = (RNG.standard_normal((MEMORIES, DIM)) * RNG.uniform(0.1, 30, DIM) + 5).astype(np.float32)
 
 

@@ -21,6 +21,7 @@ _WAYS: list[tuple[str, str, str]] = [
     ("mcnn data import FILE.npz .*", "run", "seconds, with the human door demonstrations as FILE.npz"),
     ("python record.py|mcnn data import reach.npz .*", "run", "seconds, with the page's own module"),
     ("mcnn doctor", "long", "imports every simulator"),
+    ("(CARLA_ROOT|MCNN_CARLA)=.* (mcnn|ray) .*", "parsed", "needs a CARLA server"),
     (".*RUN_ID.*", "parsed", "names a run of the reader's"),
     ("mcnn (quickstart|memories|certify|evaluate|replay) ?.*", "long", "a minute or more, or after a sweep"),
     ("mcnn carla serve .*&|export MCNN_CARLA_SERVER=.*|mcnn data collect carla-lane-v0 .*", "long", "minutes"),
@@ -31,14 +32,15 @@ _WAYS: list[tuple[str, str, str]] = [
     ("mcnn data (collect|clone|import) .*", "parsed", "minutes of recording, or a file that is not here"),
     ("(OMP_NUM_THREADS=1 )?mcnn bench .*", "parsed", "minutes of full load; tests/test_bench*.py run smaller ones"),
     ("mcnn (sweep|train) .*", "parsed", "up to hours of training; tests run smaller ones"),
-    ("mcnn (ui|carla serve).*", "parsed", "serves until it is ended; other tests start it"),
+    ("mcnn (ui|carla serve).*|mlflow models serve .*", "parsed", "serves until it is ended; other tests start it"),
+    ("mcnn encoder .*|mcnn carla status.*", "parsed", "tests/encoders and tests/carla run smaller ones"),
     ("mcnn (reproduce|promote|explain|export|monitor).*", "parsed", "has tests of its own"),
     ("python (-m pytest )?tests/.*", "parsed", "its own test, or a benchmark against libraries that are fetched"),
     ("python sweeps/.*", "parsed", "a sweep of hours; tests run one with fewer steps"),
     ("make .*", "parsed", "this is what runs the tests"),
     ("(ray|podman|docker|kubectl) .*", "parsed", "needs a cluster; tests/cluster runs what one machine can"),
     ("(pip|minari|apt-get|jupyter) .*", "parsed", "needs a network or a person"),
-    ("(export|ls) .*", "parsed", "a setting, or a look"),
+    ("(export|ls|curl) .*", "parsed", "a setting, or a look"),
 ]
 
 
