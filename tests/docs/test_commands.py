@@ -1,6 +1,7 @@
 """Every command in README and docs is one that its program takes; the cheap ones run as printed in an empty home."""
 
 import ast
+import contextlib
 import functools
 import os
 import re
@@ -201,7 +202,9 @@ def reader(tmp_path_factory, shared_data):
 
 
 def _typed(page, *ways):
-    return [each.text for each in printed_commands(page) if way_of(each.text).name in ways]
+    with contextlib.suppress(LookupError):  # which the first test tells
+        return [each.text for each in printed_commands(page) if way_of(each.text).name in ways]
+    return []
 
 
 CHEAP = [command for page in pages() for command in _typed(page, "run")]

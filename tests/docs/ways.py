@@ -22,7 +22,7 @@ _WAYS: list[tuple[str, str, str]] = [
     ("python record.py|mcnn data import reach.npz .*", "run", "seconds, with the page's own module"),
     ("mcnn doctor", "long", "imports every simulator"),
     ("(CARLA_ROOT|MCNN_CARLA)=.* (mcnn|ray) .*", "parsed", "needs a CARLA server"),
-    (".*RUN_ID.*", "parsed", "names a run of the reader's"),
+    (".*(RUN_ID|POLICY|/ID/|/\\.\\.\\./).*", "parsed", "names a policy or run of the reader's"),
     ("mcnn (quickstart|memories|certify|evaluate|replay) ?.*", "long", "a minute or more, or after a sweep"),
     ("mcnn carla serve .*&|export MCNN_CARLA_SERVER=.*|mcnn data collect carla-lane-v0 .*", "long", "minutes"),
     ("mcnn data (collect (door|pen)-expert-v1|clone door-expert-v1) .*", "long", "a minute"),
