@@ -21,6 +21,7 @@ from mcnn_ray.policies.loading import load_policy
 from mcnn_ray.promotion import promote
 from mcnn_ray.registry import find_policy
 from mcnn_ray.tracking import MemberResult, Tracker, tracking_uri
+from tests.chaos.test_mlflow_away import Server
 from tests.policies.test_policies import OBS, make
 
 QUERIES = (OBS[:70] + 0.1).astype(np.float32)
@@ -284,3 +285,19 @@ def test_served_model_answers_with_the_actions_of_the_policy(storage):
     np.testing.assert_array_equal(
         actions, load_policy(find_policy("models:/served@champion", storage)).act(QUERIES[:3])[0]
     )
+
+
+@pytest.mark.long
+def test_model_on_a_server_is_filed_promoted_and_fetched(tmp_path, monkeypatch):
+    server = Server(tmp_path)
+    try:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
+        filed(tmp_path, [("mcnn", 0, 4.0, None)])
+        assert [promote("sweep", tmp_path).version for _ in range(2)] == ["1", "1"]
+        fetched = load_policy(find_policy("models:/task-me-x-v0@champion", tmp_path))
+        expected = load_policy(tmp_path / "sweep-mcnn-0").act(QUERIES)[0]
+        np.testing.assert_array_equal(fetched.act(QUERIES)[0], expected)
+        with pytest.raises(ArtifactError, match="no alias 'other'"):
+            find_policy("models:/task-me-x-v0@other", tmp_path)
+    finally:
+        server.kill()
