@@ -129,7 +129,7 @@ def _train(task: Task, policies: int, memories: int, folder: Path, watch: Watche
     import torch
 
     from mcnn_ray.config import SweepConfig
-    from mcnn_ray.sweep.study import make_study
+    from mcnn_ray.sweep.studies import make_study
     from mcnn_ray.training.data import make_training_data
     from mcnn_ray.training.pack import Pack
 

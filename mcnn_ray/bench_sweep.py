@@ -15,7 +15,7 @@ from mcnn_ray.rollout.pool import RolloutPool
 from mcnn_ray.sweep.cluster import cluster_cpus, ray_session
 from mcnn_ray.sweep.plan import SweepPlan, earlier_start, make_plan
 from mcnn_ray.sweep.progress import PackProgress
-from mcnn_ray.sweep.study import Studies, make_study
+from mcnn_ray.sweep.studies import Studies, make_study
 from mcnn_ray.sweep.training import train_plan
 from mcnn_ray.tasks.catalogue import find_task
 

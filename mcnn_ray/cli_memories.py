@@ -68,7 +68,7 @@ def memories(
     """
     from mcnn_ray.config import SweepConfig
     from mcnn_ray.errors import ConfigError
-    from mcnn_ray.sweep.study import open_study
+    from mcnn_ray.sweep.studies import open_study
 
     values = {
         "task": task,

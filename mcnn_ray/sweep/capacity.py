@@ -14,7 +14,7 @@ from mcnn_ray.errors import ConfigError
 from mcnn_ray.member import Member
 from mcnn_ray.policies.backbone import backbone_size
 from mcnn_ray.sweep.cluster import cluster_cpus, cluster_gpus
-from mcnn_ray.sweep.study import Studies
+from mcnn_ray.sweep.studies import Studies
 from mcnn_ray.training.learners import LEARNERS
 from mcnn_ray.training.pack import CHUNK_STEPS
 from mcnn_ray.training.step_shape import StepCost, StepShape

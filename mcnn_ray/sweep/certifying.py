@@ -11,7 +11,7 @@ from mcnn_ray.member import CodebookKey
 from mcnn_ray.policies.loading import load_policy
 from mcnn_ray.rollout.episode import EpisodeRecord
 from mcnn_ray.sweep.plan import SweepPlan
-from mcnn_ray.sweep.study import Studies
+from mcnn_ray.sweep.studies import Studies
 
 __all__ = ["certify_settings"]
 

@@ -14,7 +14,8 @@ from mcnn_ray.data.collect import record_episodes
 from mcnn_ray.data.demonstrations import Demonstrations
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.sweep.packs import default_device
-from mcnn_ray.sweep.study import Study, open_study
+from mcnn_ray.sweep.studies import open_study
+from mcnn_ray.sweep.study import Study
 from mcnn_ray.tasks.environments import make_environment
 from mcnn_ray.training.learners import make_pack
 from mcnn_ray.training.pack import CHUNK_STEPS

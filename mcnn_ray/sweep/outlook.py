@@ -21,7 +21,7 @@ from mcnn_ray.rollout.episode import FAULTS, LOCKSTEP
 from mcnn_ray.sweep.capacity import Capacity, pack_bytes, step_cost
 from mcnn_ray.sweep.cluster import cluster_cpus, cluster_gpus
 from mcnn_ray.sweep.plan import PlannedPack, SweepPlan
-from mcnn_ray.sweep.study import Studies
+from mcnn_ray.sweep.studies import Studies
 from mcnn_ray.tasks.environments import make_environment
 from mcnn_ray.training.learners import LEARNERS
 

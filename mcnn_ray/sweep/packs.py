@@ -14,7 +14,7 @@ from mcnn_ray.artifacts import write_json
 from mcnn_ray.member import DataKey, Member
 from mcnn_ray.policies.base import save_policy
 from mcnn_ray.sweep.plan import PlannedPack, SweepPlan
-from mcnn_ray.sweep.study import Studies
+from mcnn_ray.sweep.studies import Studies
 from mcnn_ray.training.data import Shard, TrainingData
 from mcnn_ray.training.run import Reports, TrainedPack, curve_interval, train_pack
 

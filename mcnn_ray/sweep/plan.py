@@ -9,7 +9,7 @@ from pathlib import Path
 from mcnn_ray.artifacts import content_hash, read_json, verify_manifest, write_json
 from mcnn_ray.errors import ArtifactError, ConfigError
 from mcnn_ray.member import IDENTITY, Member
-from mcnn_ray.sweep.study import Studies
+from mcnn_ray.sweep.studies import Studies
 
 __all__ = ["EarlierStart", "PlannedPack", "SweepPlan", "earlier_start", "make_plan"]
 

@@ -31,7 +31,7 @@ from mcnn_ray.sweep.progress import PackProgress
 from mcnn_ray.sweep.search import fixed_members, search
 from mcnn_ray.sweep.selection import Rounds, Selection
 from mcnn_ray.sweep.shared_storage import check_shared
-from mcnn_ray.sweep.study import Studies, open_studies
+from mcnn_ray.sweep.studies import Studies, open_studies
 from mcnn_ray.sweep.training import train_plan
 from mcnn_ray.sweep.workers import train_with_workers
 from mcnn_ray.tracking import MemberResult, Tracker

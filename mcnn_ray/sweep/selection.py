@@ -22,7 +22,7 @@ from mcnn_ray.sweep.cluster import cluster_cpus
 from mcnn_ray.sweep.learning_curves import evaluate_on_selection_seeds, read_evaluations
 from mcnn_ray.sweep.outlook import look_ahead
 from mcnn_ray.sweep.plan import SweepPlan, earlier_start, make_plan
-from mcnn_ray.sweep.study import Studies
+from mcnn_ray.sweep.studies import Studies
 
 __all__ = ["Candidate", "Rounds", "Selection", "criterion", "setting_return"]
 

@@ -16,7 +16,7 @@ from mcnn_ray.sweep.cluster import cluster_gpus
 from mcnn_ray.sweep.packs import default_device, export_pack
 from mcnn_ray.sweep.plan import PlannedPack, SweepPlan
 from mcnn_ray.sweep.progress import PackProgress
-from mcnn_ray.sweep.study import Studies
+from mcnn_ray.sweep.studies import Studies
 from mcnn_ray.training.checkpoint import newest_step
 
 __all__ = ["train_plan"]

@@ -24,7 +24,7 @@ from mcnn_ray.sweep.cluster import cluster_gpus
 from mcnn_ray.sweep.packs import default_device, export_pack
 from mcnn_ray.sweep.plan import PlannedPack, SweepPlan
 from mcnn_ray.sweep.progress import PackProgress, PackSteps
-from mcnn_ray.sweep.study import Studies
+from mcnn_ray.sweep.studies import Studies
 from mcnn_ray.training.data import Shard
 
 __all__ = ["train_with_workers"]

@@ -31,7 +31,8 @@ from mcnn_ray.member import Member, make_member
 from mcnn_ray.policies.base import Policy
 from mcnn_ray.rollout.episode import EVALUATION_SEED, LOCKSTEP, run_episodes
 from mcnn_ray.stats import mean_interval, rate_interval
-from mcnn_ray.sweep.study import Study, make_study
+from mcnn_ray.sweep.studies import make_study
+from mcnn_ray.sweep.study import Study
 from mcnn_ray.tasks.catalogue import Task, find_task
 from mcnn_ray.tasks.environments import make_environment
 from mcnn_ray.terminal import AsJson, error_console, output_console, print_json

@@ -26,7 +26,8 @@ from mcnn_ray.data.collect import collect_episodes
 from mcnn_ray.methods import METHODS
 from mcnn_ray.policies.base import Policy, save_policy
 from mcnn_ray.policies.nearest import NearestPolicy
-from mcnn_ray.sweep.study import Study, make_study
+from mcnn_ray.sweep.studies import make_study
+from mcnn_ray.sweep.study import Study
 from mcnn_ray.tasks.catalogue import CATALOGUE
 from mcnn_ray.training.learners import LEARNERS, make_pack
 from mcnn_ray.training.step_shape import StepShape

@@ -11,7 +11,7 @@ from mcnn_ray.policies.base import save_policy
 from mcnn_ray.rollout.episode import run_episodes
 from mcnn_ray.rollout.export import rollouts_as_demonstrations
 from mcnn_ray.rollout.records import write_rollouts
-from mcnn_ray.sweep.study import open_study
+from mcnn_ray.sweep.studies import open_study
 from mcnn_ray.tasks.catalogue import CATALOGUE, find_task
 from mcnn_ray.tasks.environments import make_environment
 from tests.rollout.test_episode import nearest_policy

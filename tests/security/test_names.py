@@ -12,7 +12,7 @@ from mcnn_ray.config import SweepConfig
 from mcnn_ray.config_file import read_sweep_file
 from mcnn_ray.errors import ArtifactError, ConfigError
 from mcnn_ray.sweep.plan import earlier_start
-from mcnn_ray.sweep.study import open_studies
+from mcnn_ray.sweep.studies import open_studies
 
 HOSTILE = ["..", "../x", "/x", "a/b", "a\\..", "", ".", "~", "a\0b", "a" * 300, "mlflow.db", "cache", "-rf", "x\n"]
 

@@ -17,7 +17,7 @@ from mcnn_ray.errors import ArtifactError, McnnError
 from mcnn_ray.policies.base import save_policy
 from mcnn_ray.policies.loading import load_policy
 from mcnn_ray.sweep.evaluation import evaluate_policy
-from mcnn_ray.sweep.study import open_study
+from mcnn_ray.sweep.studies import open_study
 from mcnn_ray.training.checkpoint import load_checkpoint, newest_step, read_curve
 from mcnn_ray.training.data import make_training_data
 from mcnn_ray.training.pack import Pack

@@ -8,7 +8,7 @@ from mcnn_ray.errors import ArtifactError, ConfigError
 from mcnn_ray.policies.loading import load_policy
 from mcnn_ray.sweep.evaluation import evaluate_policy
 from mcnn_ray.sweep.packs import export_pack
-from mcnn_ray.sweep.study import open_studies
+from mcnn_ray.sweep.studies import open_studies
 from tests.sweep.test_workers import planned
 
 RESIDUAL = "tests.backbones.Residual"

@@ -4,7 +4,7 @@ import pytest
 from mcnn_ray.config import SweepConfig
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.sweep.capacity import Capacity, pack_bytes, split_by_memory
-from mcnn_ray.sweep.study import open_studies
+from mcnn_ray.sweep.studies import open_studies
 from mcnn_ray.training.data import make_training_data
 from mcnn_ray.training.pack import Pack
 

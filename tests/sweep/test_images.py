@@ -18,7 +18,7 @@ from mcnn_ray.rollout.episode import run_episodes
 from mcnn_ray.rollout.records import read_rollouts
 from mcnn_ray.rollout.replay import replay
 from mcnn_ray.sweep.runner import run_sweep
-from mcnn_ray.sweep.study import open_study
+from mcnn_ray.sweep.studies import open_study
 from mcnn_ray.tasks.catalogue import CATALOGUE, Task, find_task
 from mcnn_ray.tasks.environments import make_environment
 from mcnn_ray.training.learners import make_pack

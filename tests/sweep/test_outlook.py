@@ -10,7 +10,7 @@ from mcnn_ray.errors import ConfigError
 from mcnn_ray.sweep.capacity import measure_capacity
 from mcnn_ray.sweep.outlook import look_ahead
 from mcnn_ray.sweep.plan import EarlierStart, make_plan
-from mcnn_ray.sweep.study import open_studies
+from mcnn_ray.sweep.studies import open_studies
 
 
 @pytest.fixture

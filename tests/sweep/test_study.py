@@ -7,7 +7,7 @@ import pytest
 from mcnn_ray.config import SweepConfig
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.sweep import study as study_module
-from mcnn_ray.sweep.study import open_study
+from mcnn_ray.sweep.studies import open_study
 
 
 def config(pen_dataset, **values):

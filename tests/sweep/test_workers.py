@@ -12,7 +12,7 @@ from mcnn_ray.policies.loading import load_policy
 from mcnn_ray.sweep.packs import export_pack
 from mcnn_ray.sweep.plan import earlier_start, make_plan
 from mcnn_ray.sweep.progress import PackProgress
-from mcnn_ray.sweep.study import open_studies
+from mcnn_ray.sweep.studies import open_studies
 from mcnn_ray.sweep.workers import train_with_workers
 
 

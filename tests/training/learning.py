@@ -7,7 +7,7 @@ from mcnn_ray.config import SweepConfig
 from mcnn_ray.policies.base import save_policy
 from mcnn_ray.policies.loading import load_policy
 from mcnn_ray.rollout.episode import EVALUATION_SEED, run_episodes
-from mcnn_ray.sweep.study import make_study
+from mcnn_ray.sweep.studies import make_study
 from mcnn_ray.tasks.catalogue import CATALOGUE
 from mcnn_ray.tasks.environments import make_environment
 from mcnn_ray.training.learners import make_pack

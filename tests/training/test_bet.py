@@ -10,7 +10,7 @@ from mcnn_ray.core.normalise import ActionScale, Standardiser
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.member import make_member
 from mcnn_ray.policies.bet import BetPolicy
-from mcnn_ray.sweep.study import make_study
+from mcnn_ray.sweep.studies import make_study
 from mcnn_ray.tasks.catalogue import CATALOGUE
 from mcnn_ray.training.bet import BetLearner, action_centres, focal_loss
 from mcnn_ray.training.learners import make_pack

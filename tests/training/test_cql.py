@@ -18,7 +18,7 @@ from mcnn_ray.member import make_member
 from mcnn_ray.policies.base import save_policy
 from mcnn_ray.policies.loading import load_policy
 from mcnn_ray.rollout.episode import run_episodes
-from mcnn_ray.sweep.study import make_study
+from mcnn_ray.sweep.studies import make_study
 from mcnn_ray.tasks.catalogue import CATALOGUE, find_task
 from mcnn_ray.tasks.environments import make_environment
 from mcnn_ray.training.cql import CqlLearner

@@ -12,7 +12,7 @@ from mcnn_ray.core.normalise import ActionScale, Standardiser
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.member import make_member
 from mcnn_ray.policies.diffusion import DiffusionPolicy
-from mcnn_ray.sweep.study import make_study
+from mcnn_ray.sweep.studies import make_study
 from mcnn_ray.tasks.catalogue import CATALOGUE
 from mcnn_ray.training.chunks import action_places, chunk_rows, episode_bounds, memory_chunks
 from mcnn_ray.training.diffusion import DiffusionLearner, learning_rate_at

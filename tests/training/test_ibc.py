@@ -18,7 +18,7 @@ from mcnn_ray.policies.implicit import ImplicitPolicy, _rectified, energies
 from mcnn_ray.policies.loading import load_policy
 from mcnn_ray.policies.mlp import MlpPolicy, mlp_layers
 from mcnn_ray.rollout.episode import run_episodes
-from mcnn_ray.sweep.study import make_study
+from mcnn_ray.sweep.studies import make_study
 from mcnn_ray.tasks.catalogue import find_task
 from mcnn_ray.training.data import Shard, make_training_data
 from mcnn_ray.training.ibc import ImplicitLearner, info_nce

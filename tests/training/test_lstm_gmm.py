@@ -13,7 +13,7 @@ from mcnn_ray.errors import ConfigError
 from mcnn_ray.member import make_member
 from mcnn_ray.policies.lstm_gmm import LstmGmmPolicy
 from mcnn_ray.policies.mlp import MlpPolicy
-from mcnn_ray.sweep.study import make_study
+from mcnn_ray.sweep.studies import make_study
 from mcnn_ray.tasks.catalogue import CATALOGUE
 from mcnn_ray.training.learners import make_pack
 from mcnn_ray.training.lstm_gmm import LstmGmmLearner
