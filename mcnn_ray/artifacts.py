@@ -205,15 +205,19 @@ def read_tensors(path: Path) -> dict[str, Any]:
     """Read a safetensors file into numpy arrays; it can hold no code.
 
     Raises:
-        ArtifactError: the file is missing, cut short or not safetensors.
+        ArtifactError: the file is missing, cut short, not safetensors, or has numbers of a kind that numpy lacks.
     """
     try:
         check_fits_memory(path.stat().st_size)
-        return dict(load_file(path))
+        tensors = dict(load_file(path))
     except FileNotFoundError:
         raise ArtifactError(f"{path} does not exist") from None
     except (OSError, SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise ArtifactError(f"{path} is not a whole safetensors file: {error}") from error
+    for name, array in tensors.items():
+        if array.dtype.isbuiltin != 1:  # as ml_dtypes has, where that is installed
+            raise ArtifactError(f"{path} has numbers of kind {array.dtype} in {name}, which are never written here")
+    return tensors
 
 
 def write_bytes(path: Path, content: bytes) -> None:

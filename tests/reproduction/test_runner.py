@@ -170,7 +170,8 @@ def mcnn(capsys, monkeypatch):
     return run
 
 
-def test_without_a_name_all_are_listed_with_what_they_take(mcnn, tmp_path):
+def test_without_a_name_all_are_listed_with_what_they_take(mcnn, tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "none"))
     status, out, err = mcnn("--budget", "smoke", "--storage", tmp_path, "--json")
     assert status == 0, err
     rows = {row["name"]: row for row in json.loads(out)}
