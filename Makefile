@@ -31,7 +31,7 @@ lint: setup
 test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy & types=$$!; $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder; \
+	$(BIN)/mypy & types=$$!; $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder; \
 	  tests=$$?; wait $$types && exit $$tests
 
 # What takes long: random kills by 20 seeds, a lost node, a tracking server that is away, machines over ssh, jobs.

@@ -50,10 +50,22 @@ _RUNS = 50_000  # in one answer: MLflow's limit
 _ADVICE = "results stay on disk, and the same command files them when it can"
 _FORMAT = 2  # of what is filed of a member; those of another are filed again
 
+_SQLITE = b"SQLite format 3"  # what a database file begins with
+
 
 def tracking_uri(storage: Path) -> str:
     """Return where results are filed: MLFLOW_TRACKING_URI, or the SQLite store in the storage folder."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(storage / 'mlflow.db').resolve()}"
+
+
+def _check_store(storage: Path) -> None:
+    """Tell at once what MLflow tells after 100 s of trying: the default store's file is no database."""
+    store = storage / "mlflow.db"
+    if "MLFLOW_TRACKING_URI" in os.environ or not store.is_file() or not store.stat().st_size:
+        return
+    with store.open("rb") as file:
+        if file.read(len(_SQLITE)) != _SQLITE:
+            raise TrackingError(f"the store {store} cannot be used: it is no SQLite database; move it away")
 
 
 def set_defaults() -> None:
@@ -138,6 +150,7 @@ class Tracker:
         from mlflow import MlflowClient  # it takes a second to import, so only where it is used
 
         storage.mkdir(parents=True, exist_ok=True)
+        _check_store(storage)
         self._uri = tracking_uri(storage)
         self._sent: dict[str, dict[str, set[int]]] = {}  # steps that the store has, by run and metric
         self._stamps: dict[str, int] = {}  # time of the points, by run, that it may or may not have
