@@ -17,7 +17,7 @@ from mcnn_ray.errors import ArtifactError, ConfigError, did_you_mean
 from mcnn_ray.policy_model import find_model
 from mcnn_ray.registry import ADVICE, MODELS, RUN_ID, open_store, read_run
 from mcnn_ray.rollout.episode import EVALUATION_SEED, SELECTION_SEED
-from mcnn_ray.tracking import MEMBER_TAG, PARENT_TAG, SWEEP_TAG, UNREPORTED_TAG, told, tracking_uri
+from mcnn_ray.tracking import MEMBER_TAG, MOST_RUNS, PARENT_TAG, SWEEP_TAG, UNREPORTED_TAG, told, tracking_uri
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Promotion", "promote"]
 
-_RUNS = 50_000  # in one answer: MLflow's limit
-_PAGE = 10_000  # the same of versions
+_PAGE = 10_000  # versions in one answer: MLflow's limit
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _ALIAS = re.compile(r"(?!latest$|v[0-9]+$)[A-Za-z0-9_-]+", re.IGNORECASE)
 _ON_SELECTION_SEEDS = "on_the_way/return"
@@ -125,7 +124,7 @@ def _find_run(client: MlflowClient, what: str, storage: Path) -> Run:
     folders = [folder for folder in (Path(what), storage / what) if (folder / "sweep.json").is_file()]
     identity = str(read_json(folders[0] / "sweep.json").get("id")) if folders else None
     experiments = [found.experiment_id for found in client.search_experiments()]
-    runs = client.search_runs(experiments, f"tags.`{SWEEP_TAG}` != ''", max_results=_RUNS)
+    runs = client.search_runs(experiments, f"tags.`{SWEEP_TAG}` != ''", max_results=MOST_RUNS)
     found = [run for run in runs if identity in (None, run.data.tags[SWEEP_TAG])]
     if identity is None:
         found = [run for run in found if run.info.run_name == what]
@@ -147,7 +146,7 @@ def _choose(client: MlflowClient, sweep: Run) -> _Choice:
             "a member by its run"
         )
     condition = f"tags.`{PARENT_TAG}` = '{sweep.info.run_id}' and attributes.status = 'FINISHED'"
-    found = client.search_runs([sweep.info.experiment_id], condition, max_results=_RUNS)
+    found = client.search_runs([sweep.info.experiment_id], condition, max_results=MOST_RUNS)
     # In the order of their labels, so that of equal ones the same is taken again.
     members = sorted(
         (run for run in found if UNREPORTED_TAG not in run.data.tags and "return" in run.data.metrics),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mcnn_ray.errors import ArtifactError, did_you_mean
 from mcnn_ray.policy_model import POLICY_PATH, find_model
-from mcnn_ray.tracking import public_address, set_defaults, told, tracking_uri
+from mcnn_ray.tracking import open_client, public_address, told, tracking_uri
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -62,11 +62,7 @@ def open_store(storage: Path, wanted: str) -> MlflowClient:
     uri = tracking_uri(storage)
     if uri.startswith("sqlite:") and not Path(uri.removeprefix("sqlite:///")).is_file():
         raise ArtifactError(f"{storage} holds no MLflow store to look {wanted} up in; name it with --storage")
-    set_defaults()
-    from mlflow import MlflowClient
-
-    with told(uri, ADVICE):
-        return MlflowClient(uri, registry_uri=uri)
+    return open_client(storage, ADVICE)
 
 
 def read_run(client: MlflowClient, run_id: str) -> Run:

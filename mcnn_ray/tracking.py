@@ -18,15 +18,18 @@ from mcnn_ray.errors import TrackingError
 from mcnn_ray.policy_model import log_policy_model
 
 if TYPE_CHECKING:
+    from mlflow import MlflowClient
     from mlflow.entities import Run
 
 __all__ = [
     "MEMBER_TAG",
+    "MOST_RUNS",
     "PARENT_TAG",
     "SWEEP_TAG",
     "UNREPORTED_TAG",
     "MemberResult",
     "Tracker",
+    "open_client",
     "public_address",
     "set_defaults",
     "told",
@@ -46,7 +49,7 @@ _NAME_TAG = "mlflow.runName"
 _TABLES_TAG = "mlflow.loggedArtifacts"
 _KIND_TAG = "mlflow.experimentKind"
 _BATCH = 1000  # metrics in one request: MLflow's limit
-_RUNS = 50_000  # in one answer: MLflow's limit
+MOST_RUNS = 50_000  # in one answer: MLflow's limit
 _ADVICE = "results stay on disk, and the same command files them when it can"
 _FORMAT = 2  # of what is filed of a member; those of another are filed again
 
@@ -56,6 +59,25 @@ _SQLITE = b"SQLite format 3"  # what a database file begins with
 def tracking_uri(storage: Path) -> str:
     """Return where results are filed: MLFLOW_TRACKING_URI, or the SQLite store in the storage folder."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(storage / 'mlflow.db').resolve()}"
+
+
+def open_client(storage: Path, advice: str = _ADVICE) -> MlflowClient:
+    """Return a client of the store and of its models.
+
+    Args:
+        storage: folder of the default store.
+        advice: as of `told`.
+
+    Raises:
+        TrackingError: the store or server cannot be used.
+    """
+    set_defaults()
+    _check_store(storage)
+    from mlflow import MlflowClient  # it takes a second to import, so only where it is used
+
+    uri = tracking_uri(storage)
+    with told(uri, advice):
+        return MlflowClient(uri, registry_uri=uri)
 
 
 def _check_store(storage: Path) -> None:
@@ -93,12 +115,9 @@ def ui_pages(storage: Path) -> dict[str, str]:
     Raises:
         TrackingError: the store cannot be used.
     """
-    set_defaults()
-    from mlflow import MlflowClient
-
-    uri = tracking_uri(storage)
-    with told(uri):
-        tasks = [found for found in MlflowClient(uri).search_experiments() if found.tags.get(_KIND_TAG)]
+    client = open_client(storage)
+    with told(client.tracking_uri):
+        tasks = [found for found in client.search_experiments() if found.tags.get(_KIND_TAG)]
     # A browser that has not been here before is shown prompts and traces, whatever the experiment's kind.
     return {found.name: f"#/experiments/{found.experiment_id}/runs?workflowType=machine_learning" for found in tasks}
 
@@ -146,16 +165,12 @@ class Tracker:
     """
 
     def __init__(self, storage: Path, task_id: str) -> None:
-        set_defaults()
-        from mlflow import MlflowClient  # it takes a second to import, so only where it is used
-
         storage.mkdir(parents=True, exist_ok=True)
-        _check_store(storage)
         self._uri = tracking_uri(storage)
         self._sent: dict[str, dict[str, set[int]]] = {}  # steps that the store has, by run and metric
         self._stamps: dict[str, int] = {}  # time of the points, by run, that it may or may not have
         with told(self._uri):
-            self._client = MlflowClient(self._uri)
+            self._client = open_client(storage)
             self._experiment = self._open_experiment(storage, task_id)
 
     def _open_experiment(self, storage: Path, task_id: str) -> str:
@@ -298,7 +313,7 @@ class Tracker:
     def _end_members(self, parent: str) -> None:
         """Mark children that still run as killed: nothing works on them any more."""
         condition = f"tags.`{PARENT_TAG}` = '{parent}' and attributes.status = 'RUNNING'"
-        for run in self._client.search_runs([self._experiment], condition, max_results=_RUNS):
+        for run in self._client.search_runs([self._experiment], condition, max_results=MOST_RUNS):
             self._client.set_terminated(run.info.run_id, "KILLED")
 
     def _run(self, condition: str, tags: Mapping[str, str]) -> Run:

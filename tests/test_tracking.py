@@ -9,6 +9,7 @@ from mlflow.exceptions import MlflowException
 
 from mcnn_ray.errors import TrackingError
 from mcnn_ray.policies.base import save_policy
+from mcnn_ray.registry import open_store
 from mcnn_ray.tracking import MemberResult, Tracker, public_address, tracking_uri, ui_pages
 from tests.policies.test_policies import make as make_policy
 
@@ -209,8 +210,9 @@ def test_dead_server_is_one_sentence_without_the_password(tmp_path, monkeypatch)
 def test_damaged_store_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     (tmp_path / "mlflow.db").write_text("no database")
-    with pytest.raises(TrackingError, match="cannot be used"):
-        Tracker(tmp_path, "task")
+    for use in (lambda: Tracker(tmp_path, "task"), lambda: ui_pages(tmp_path), lambda: open_store(tmp_path, "a model")):
+        with pytest.raises(TrackingError, match="cannot be used: it is no SQLite database"):
+            use()
 
 
 def test_address_is_shown_without_credentials():
