@@ -79,9 +79,8 @@ def _concerned(name: str, tasks: list[str] | None, methods: list[str] | None) ->
     definition = REPRODUCTIONS[name]
     if not definition.tasks:
         return tasks is None and methods is None
-    needed = {method for part in definition.parts for method in definition.methods_of(part)}
     return (tasks is None or not set(tasks).isdisjoint(definition.tasks)) and (
-        methods is None or not needed.isdisjoint(methods)
+        methods is None or not definition.methods.isdisjoint(methods)
     )
 
 

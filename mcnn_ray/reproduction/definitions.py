@@ -75,6 +75,11 @@ class Reproduction:
         """The sweeps that each of its tasks needs, in order."""
         return tuple(dict.fromkeys(rows.part for rows in self.rows))
 
+    @property
+    def methods(self) -> frozenset[str]:
+        """The methods that it needs of any sweep."""
+        return frozenset(method for part in self.parts for method in self.methods_of(part))
+
     def methods_of(self, part: str) -> tuple[str, ...]:
         """The methods that it needs of a sweep, in the sweep's order."""
         needed = [set(rows.methods or PARTS[part].methods) for rows in self.rows if rows.part == part]

@@ -45,8 +45,12 @@ class FinishedSweep:
 
     def lacks(self, config: SweepConfig) -> bool:
         """Tell whether a sweep wants members or episodes that are not here."""
+        return self.episodes < config.episodes or bool(self.lacking(config))
+
+    def lacking(self, config: SweepConfig) -> list[Member]:
+        """Return the members that a sweep wants and that are not here."""
         known = {*self.members.values(), *self.failed}
-        return self.episodes < config.episodes or not known.issuperset(config.members())
+        return [member for member in config.members() if member not in known]
 
     def records(self, identity: str) -> list[EpisodeRecord]:
         """Return a member's episodes.

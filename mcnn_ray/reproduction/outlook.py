@@ -12,7 +12,6 @@ import numpy as np
 from mcnn_ray.member import Member
 from mcnn_ray.reproduction.budgets import Budget
 from mcnn_ray.reproduction.definitions import REPRODUCTIONS
-from mcnn_ray.reproduction.finished import read_finished
 from mcnn_ray.reproduction.runner import PlannedSweep, check_choice, plan_sweeps
 from mcnn_ray.reproduction.sources import Missing
 from mcnn_ray.reproduction.sweeps import shows
@@ -37,8 +36,8 @@ def overview(budget: Budget, storage: Path) -> list[dict[str, Any]]:
                 "name": name,
                 "shows": definition.shows,
                 "tasks": len(definition.tasks),
-                "members": sum(len(_to_train(planned, storage)) for planned in sweeps),
-                "rollouts": sum(_rollouts(name, planned, budget, storage) for planned in sweeps),
+                "members": sum(member.trained for planned in sweeps for member in planned.lacking),
+                "rollouts": sum(_rollouts(name, planned, planned.lacking, budget) for planned in sweeps),
                 "missing": {task: lacking.command for task, lacking in missing.items()},
             }
         )
@@ -74,7 +73,7 @@ def look_ahead(
     paces = _Paces()
     for done, (name, sweep) in enumerate(planned):
         watch("looking ahead, sweeps", done, len(planned))
-        open_ = {m for m in _open(sweep, storage) if (sweep.config.sweep_name, m) not in counted}
+        open_ = [member for member in sweep.lacking if (sweep.config.sweep_name, member) not in counted]
         counted |= {(sweep.config.sweep_name, member) for member in open_}
         rows.append(_row(name, sweep, open_, budget, paces))
     watch("looking ahead, sweeps", len(planned), len(planned))
@@ -87,12 +86,12 @@ def look_ahead(
     }
 
 
-def _row(name: str, sweep: PlannedSweep, open_: set[Member], budget: Budget, paces: _Paces) -> dict[str, Any]:
+def _row(name: str, sweep: PlannedSweep, open_: Sequence[Member], budget: Budget, paces: _Paces) -> dict[str, Any]:
     source, config = sweep.source, sweep.config
     steps = sorted({member.steps for member in open_ if member.trained})
     made = f", {source.made_by} first" if source.made_by else ""
     count = source.take or source.episodes
-    rollouts = len(open_) * config.episodes + _others(name, sweep, open_, budget)
+    rollouts = _rollouts(name, sweep, open_, budget)
     seconds = paces.seconds(sweep.task, open_, rollouts) if open_ else 0.0
     return {
         "name": name,
@@ -109,28 +108,13 @@ def _row(name: str, sweep: PlannedSweep, open_: set[Member], budget: Budget, pac
     }
 
 
-def _open(sweep: PlannedSweep, storage: Path) -> list[Member]:
-    finished = read_finished(storage / sweep.config.sweep_name)
-    known = {*finished.members.values(), *finished.failed}
-    return [member for member in sweep.config.members() if member not in known]
-
-
-def _to_train(sweep: PlannedSweep, storage: Path) -> list[Member]:
-    return [member for member in _open(sweep, storage) if member.trained]
-
-
-def _rollouts(name: str, sweep: PlannedSweep, budget: Budget, storage: Path) -> int:
-    open_ = _open(sweep, storage)
-    return len(open_) * sweep.config.episodes + _others(name, sweep, open_, budget)
-
-
-def _others(name: str, sweep: PlannedSweep, members: Sequence[Member] | set[Member], budget: Budget) -> int:
-    """Return how many rollouts choosing takes, and learning curves."""
+def _rollouts(name: str, sweep: PlannedSweep, members: Sequence[Member], budget: Budget) -> int:
+    """Return how many rollouts members take, with those of choosing and of learning curves."""
     tuned = [rows for rows in REPRODUCTIONS[name].rows if rows.tuned and rows.part == sweep.part]
     choosing = sum(any(shows(rows, member) for rows in tuned) for member in members)
     every = sweep.config.evaluate_every
     points = sum((member.steps - 1) // every for member in members if member.trained) if every else 0
-    return budget.choosing * (choosing + points)
+    return len(members) * sweep.config.episodes + budget.choosing * (choosing + points)
 
 
 def _cpus() -> int:
@@ -144,7 +128,7 @@ class _Paces:
         self._rate: float | None = None
         self._tasks: dict[str, tuple[int, int, float]] = {}
 
-    def seconds(self, task: str, members: set[Member], rollouts: int) -> float:
+    def seconds(self, task: str, members: Sequence[Member], rollouts: int) -> float:
         """Return roughly how long training the members and so many rollouts of them take."""
         if self._rate is None:
             self._rate = product_rate()

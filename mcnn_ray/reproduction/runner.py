@@ -14,6 +14,7 @@ import pandas as pd
 from mcnn_ray.artifacts import locked, read_json, write_json
 from mcnn_ray.config import SweepConfig
 from mcnn_ray.errors import ConfigError, McnnError, TrackingError, did_you_mean
+from mcnn_ray.member import Member
 from mcnn_ray.methods import METHODS
 from mcnn_ray.reproduction.budgets import Budget
 from mcnn_ray.reproduction.definitions import REPRODUCTIONS, Reproduction
@@ -42,6 +43,7 @@ class PlannedSweep:
         source: what it learns from.
         config: of the sweep.
         finished: whether all of it is on disk.
+        lacking: members that are not.
     """
 
     task: str
@@ -49,6 +51,7 @@ class PlannedSweep:
     source: Source
     config: SweepConfig
     finished: bool
+    lacking: list[Member]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +100,9 @@ def check_choice(name: str, tasks: Sequence[str] | None, methods: Sequence[str] 
         raise ConfigError(
             f"{name} has none of the tasks {', '.join(tasks or ())}; its own: {', '.join(definition.tasks)}"
         )
-    needed = {method for part in definition.parts for method in definition.methods_of(part)}
-    if methods is not None and definition.tasks and not needed & set(methods):
-        raise ConfigError(f"{name} has none of the methods {', '.join(methods)}; its own: {', '.join(sorted(needed))}")
+    if methods is not None and definition.tasks and not definition.methods & set(methods):
+        own = ", ".join(sorted(definition.methods))
+        raise ConfigError(f"{name} has none of the methods {', '.join(methods)}; its own: {own}")
     return chosen
 
 
@@ -118,8 +121,17 @@ def plan_sweeps(
         for part in definition.parts:
             if own := methods_on(definition, part, task, methods):
                 config = make_sweep(definition, part, task, own, budget, source)
-                done = not read_finished(storage / config.sweep_name).lacks(config)
-                sweeps.append(PlannedSweep(task=task, part=part, source=source, config=config, finished=done))
+                found = read_finished(storage / config.sweep_name)
+                sweeps.append(
+                    PlannedSweep(
+                        task=task,
+                        part=part,
+                        source=source,
+                        config=config,
+                        finished=not found.lacks(config),
+                        lacking=found.lacking(config),
+                    )
+                )
     return sweeps, missing
 
 
