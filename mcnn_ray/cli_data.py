@@ -44,28 +44,25 @@ def collect(
 
     Example: mcnn data collect door-expert-v1 --episodes 25
     """
-    from mcnn_ray.data.collect import collect_episodes
-    from mcnn_ray.data.minari_store import check_free, write_minari
+    from mcnn_ray.data.minari_store import check_free
+    from mcnn_ray.data.recording import record_expert
     from mcnn_ray.tasks.catalogue import find_task
-    from mcnn_ray.tasks.environments import make_environment
 
     found = find_task(task)
     target = dataset or found.datasets[-1]
     check_free(target, overwrite)
     with StageProgress() as progress:
-        recorded = collect_episodes(
+        record_expert(
             found,
             episodes,
+            target,
+            lambda done: progress("recording, episodes", done, episodes),
             expert=expert,
             noise=noise,
             seed=seed,
             least_return=least_return,
-            progress=lambda done: progress("recording, episodes", done, episodes),
+            overwrite=overwrite,
         )
-    description = (
-        f"{recorded.source}, {'with' if noise else 'without'} noise, recorded by mcnn-ray; {found.reward} reward"
-    )
-    write_minari(recorded, target, make_environment(found), description=description, overwrite=overwrite)
     _show(target, as_json=False)
 
 
@@ -192,12 +189,9 @@ def export(
         if episodes is None:
             recorded, directory = read_rollouts(rollouts), policy or policy_beside(rollouts)
         else:
-            from mcnn_ray.sweep.evaluation import evaluate_policy  # with Ray, which takes seconds
+            from mcnn_ray.sweep.evaluation import new_rollouts  # with Ray, which takes seconds
 
-            _, evaluation, fault = evaluate_policy(rollouts, episodes, None, None, progress, backbone, trust_module)
-            if fault is not None:
-                raise fault
-            recorded, directory = evaluation.rollouts, rollouts
+            recorded, directory = new_rollouts(rollouts, episodes, progress, backbone, trust_module), rollouts
         kept = [one for one in recorded if least_return is None or one.record.episode_return >= least_return]
         if not kept:
             raise ConfigError(f"none of the {len(recorded)} episodes of {rollouts} reaches the return {least_return:g}")

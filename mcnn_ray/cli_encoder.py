@@ -39,14 +39,10 @@ def train(
 
     Example: mcnn encoder train carla-lane-v0 runs/encoders/bc --architecture small
     """
-    import numpy as np
-
-    from mcnn_ray.core.normalise import ActionScale
     from mcnn_ray.data.minari_store import task_demonstrations
-    from mcnn_ray.encoders.cloning import CloningSettings, clone_encoder
+    from mcnn_ray.encoders.cloning import CloningSettings, clone_task_encoder
     from mcnn_ray.encoders.encoder import write_encoder
     from mcnn_ray.tasks.catalogue import find_task
-    from mcnn_ray.tasks.environments import make_environment
 
     found = find_task(task).with_dataset(dataset)
     settings = CloningSettings(
@@ -57,13 +53,10 @@ def train(
     if there is not None:
         _show(there, directory, as_json)
         return
-    env = make_environment(found)
-    space = env.action_space
-    env.close()
-    scale = ActionScale(low_A=space.low.astype(np.float32), high_A=space.high.astype(np.float32))  # type: ignore[attr-defined]
-    demonstrations = demonstrations.check_actions(scale.low_A, scale.high_A)
     with StageProgress() as progress:
-        encoder = clone_encoder(demonstrations, scale, settings, lambda step: progress("training, steps", step, steps))
+        encoder = clone_task_encoder(
+            found, demonstrations, settings, lambda step: progress("training, steps", step, steps)
+        )
     write_encoder(encoder, directory)
     _show(encoder, directory, as_json)
 

@@ -126,7 +126,7 @@ def _nearest_facts(nearest: Nearest) -> dict[str, object]:
 
 
 def _lines(shown: EpisodeExplained, nearest: Nearest) -> list[str]:
-    from mcnn_ray.report.explain_page import explanation_json, most_used
+    from mcnn_ray.report.explain_page import compare, most_used
 
     lines = []
     spread, steps = nearest.spread, len(nearest.distance_T)
@@ -147,7 +147,7 @@ def _lines(shown: EpisodeExplained, nearest: Nearest) -> list[str]:
         where = "" if nearest.places_T is None else ", demonstration {} step {}".format(*nearest.places_T[first])
         lines.append(f"  {index}: {count} of {steps} steps, first at {first}{where}")
     at = int(nearest.distance_T.argmax())
-    apart = explanation_json(shown)["nearest"]["compared"][at][:_SHOWN]
+    apart = compare(shown, nearest, at)[:_SHOWN]
     told = ", ".join(f"{name} {now:g} (there {then:g})" for name, now, then, _ in apart)
     lines.append(f"what differs most at step {at}, the farthest: {told}")
     return lines

@@ -128,12 +128,9 @@ def _rollouts(
     if records is not None and episodes is not None:
         raise ConfigError("--rollouts names recorded episodes and --episodes asks for new ones; give one of them")
     if episodes is not None:
-        from mcnn_ray.sweep.evaluation import evaluate_policy  # with Ray, which takes seconds
+        from mcnn_ray.sweep.evaluation import new_rollouts  # with Ray, which takes seconds
 
-        _, evaluation, fault = evaluate_policy(directory, episodes, None, None, progress, backbone, trust_module)
-        if fault is not None:
-            raise fault
-        return evaluation.rollouts
+        return new_rollouts(directory, episodes, progress, backbone, trust_module)
     beside = directory.parent / EPISODES
     if records is None and not beside.is_file():
         raise ConfigError(f"no {EPISODES} lies beside {directory}; roll it out with --episodes 50")

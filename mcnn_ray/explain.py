@@ -12,11 +12,11 @@ import numpy.typing as npt
 
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.learned import Learned, learned_from
-from mcnn_ray.monitor import Monitor, conformal_threshold
+from mcnn_ray.monitor import Monitor, conformal_threshold, fewest_episodes
 from mcnn_ray.policies.base import Policy
 from mcnn_ray.policies.search import PolicySearch
 from mcnn_ray.rollout.episode import EVALUATION_SEED, LOCKSTEP, Rollout, run_episodes
-from mcnn_ray.rollout.replay import check_same, see_again
+from mcnn_ray.rollout.replay import see_same
 from mcnn_ray.tasks.catalogue import Task
 from mcnn_ray.tasks.environments import make_environment
 
@@ -136,10 +136,9 @@ def explain_rollout(policy: Policy, rollout: Rollout, task: Task) -> EpisodeExpl
     """
     env = make_environment(task)
     try:
-        seen = see_again(rollout, env)
+        seen = see_same(rollout, env)
     finally:
         env.close()
-    check_same(seen.outcome, rollout)
     obs_TD = seen.observations_TD[:-1]
     if obs_TD.shape[1] != policy.observation_dim:
         raise ConfigError(
@@ -230,7 +229,7 @@ def _spread(monitor: Monitor, learned: Learned) -> Spread:
     held_out = len(learned.held_out_E) > 0
     data = learned.whole.take(learned.held_out_E) if held_out else learned.data
     distances = [monitor.distances(data.observations_of(e)) for e in range(data.episodes)]
-    enough = held_out and data.episodes >= round(1 / _ALPHA) - 1
+    enough = held_out and data.episodes >= fewest_episodes(_ALPHA)
     return Spread(
         name=f"{'held-out demonstrations' if held_out else 'demonstrations that it learned from'} of {data.source}",
         held_out=held_out,

@@ -20,7 +20,7 @@ from mcnn_ray.learned import Learned, held_out_episodes
 from mcnn_ray.monitor import Monitor, Per, fewest_episodes
 from mcnn_ray.policies.base import Policy
 from mcnn_ray.rollout.episode import Rollout
-from mcnn_ray.rollout.replay import check_same, see_again
+from mcnn_ray.rollout.replay import see_same
 from mcnn_ray.stats import Interval, mean_interval, rate_interval
 from mcnn_ray.tasks.catalogue import Task
 from mcnn_ray.tasks.environments import make_environment
@@ -183,8 +183,7 @@ def watch_rollouts(
                     f"{record.task} does not tell which episodes succeed; give the return that one must reach with "
                     "--least-return"
                 )
-            seen = see_again(rollout, env)
-            check_same(seen.outcome, rollout)
+            seen = see_same(rollout, env)
             good = bool(record.success) if least_return is None else record.episode_return >= least_return
             found.append((good, monitor.distances(seen.observations_TD[:-1])))
             if progress is not None:

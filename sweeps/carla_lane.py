@@ -8,17 +8,13 @@ Records 50 episodes of the packaged driver and clones an encoder from them first
 import sys
 from pathlib import Path
 
-import numpy as np
-
 from mcnn_ray.cli import main
 from mcnn_ray.cli_sweep import SweepScript
-from mcnn_ray.core.normalise import ActionScale
 from mcnn_ray.data.minari_store import task_demonstrations
 from mcnn_ray.data.recording import record_unless_there
-from mcnn_ray.encoders.cloning import CloningSettings, clone_encoder
+from mcnn_ray.encoders.cloning import CloningSettings, clone_task_encoder
 from mcnn_ray.encoders.encoder import write_encoder
 from mcnn_ray.tasks.catalogue import find_task
-from mcnn_ray.tasks.environments import make_environment
 from mcnn_ray.terminal import StageProgress
 
 _TASK = "carla-lane-v0"
@@ -55,11 +51,9 @@ def prepare(progress: StageProgress) -> None:
     task = find_task(_TASK)
     record_unless_there(task, _EPISODES, progress)
     if not _ENCODER.exists():
-        env = make_environment(task)
-        scale = ActionScale(low_A=np.float32(env.action_space.low), high_A=np.float32(env.action_space.high))
         steps = _CLONING.steps
-        encoder = clone_encoder(
-            task_demonstrations(task), scale, _CLONING, lambda step: progress("encoder, steps", step, steps)
+        encoder = clone_task_encoder(
+            task, task_demonstrations(task), _CLONING, lambda step: progress("encoder, steps", step, steps)
         )
         write_encoder(encoder, _ENCODER)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +19,10 @@ from mcnn_ray.data.demonstrations import Demonstrations
 from mcnn_ray.encoders.encoder import Encoder
 from mcnn_ray.encoders.networks import ARCHITECTURES, EMBEDDING, IMAGE_SHAPE, weights_of
 from mcnn_ray.errors import ConfigError, DatasetError, did_you_mean
+from mcnn_ray.tasks.catalogue import Task
+from mcnn_ray.tasks.environments import make_environment
 
-__all__ = ["CloningSettings", "clone_encoder"]
+__all__ = ["CloningSettings", "clone_encoder", "clone_task_encoder"]
 
 _HEAD = 256  # units between the embedding and the actions
 _HELD_OUT = 0.1  # of the episodes
@@ -54,6 +57,24 @@ class CloningSettings:
                 f"steps {self.steps}, batch size {self.batch_size}, learning rate {self.learning_rate:g}: expected at "
                 "least 1, at least 2 and above 0"
             )
+
+
+def clone_task_encoder(
+    task: Task,
+    demonstrations: Demonstrations,
+    settings: CloningSettings,
+    progress: Callable[[int], None] | None = None,
+) -> Encoder:
+    """Clone an encoder from a task's demonstrations; see `clone_encoder`.
+
+    Raises:
+        DatasetError: they are not fit for it, or actions lie outside the environment's bounds.
+    """
+    env = make_environment(task)
+    space: Any = env.action_space
+    env.close()
+    scale = ActionScale(low_A=space.low.astype(np.float32), high_A=space.high.astype(np.float32))
+    return clone_encoder(demonstrations.check_actions(scale.low_A, scale.high_A), scale, settings, progress)
 
 
 def clone_encoder(

@@ -19,7 +19,7 @@ from mcnn_ray.explain import EpisodeExplained, Nearest
 from mcnn_ray.explain_frames import Frames
 from mcnn_ray.tasks.adroit import observation_names
 
-__all__ = ["explanation_json", "explanation_page", "most_used"]
+__all__ = ["compare", "explanation_json", "explanation_page", "most_used"]
 
 _COMPARED = 12  # observation numbers a step, those that differ most
 _BINS = 40
@@ -44,7 +44,6 @@ def explanation_json(shown: EpisodeExplained) -> dict[str, Any]:
     }
     if nearest is None:
         return found
-    names, compared = _names(shown), _compared(nearest)
     found["nearest"] = {
         "what": nearest.what,
         "known": nearest.known,
@@ -54,19 +53,7 @@ def explanation_json(shown: EpisodeExplained) -> dict[str, Any]:
         "weight": None if nearest.weight_T is None else _rounded(nearest.weight_T),
         "departure": _rounded(nearest.departure_T),
         "percentile": None if nearest.spread is None else _rounded(nearest.spread.percentiles(nearest.distance_T)),
-        "compared": [
-            [
-                [names[d], float(f"{now:.4g}"), float(f"{then:.4g}"), float(f"{apart:.4g}")]
-                for d, now, then, apart in zip(
-                    places,
-                    shown.observations_TD[t, places],
-                    nearest.observations_TD[t, places],
-                    nearest.differences_TD[t, places],
-                    strict=True,
-                )
-            ]
-            for t, places in enumerate(compared)
-        ],
+        "compared": [compare(shown, nearest, step) for step in range(len(nearest.index_T))],
         "spread": _spread(nearest),
     }
     return found
@@ -98,6 +85,26 @@ def explanation_page(shown: EpisodeExplained, frames: Frames | None) -> str:
     return template.replace("@TITLE@", title).replace("@DATA@", text)
 
 
+def compare(shown: EpisodeExplained, nearest: Nearest, step: int) -> list[tuple[str, float, float, float]]:
+    """Return the observation numbers of a step that differ most from the nearest known state, largest first.
+
+    Args:
+        shown: the episode.
+        nearest: what is known.
+        step: of it.
+
+    Returns:
+        Of each its name, its value, that of the known state, and the difference in standardised units.
+    """
+    names, differences_D = _names(shown), nearest.differences_TD[step]
+    places = np.argsort(-np.abs(differences_D), kind="stable")[:_COMPARED]
+    rows_3K = shown.observations_TD[step, places], nearest.observations_TD[step, places], differences_D[places]
+    return [
+        (names[d], float(f"{now:.4g}"), float(f"{then:.4g}"), float(f"{apart:.4g}"))
+        for d, now, then, apart in zip(places, *rows_3K, strict=True)
+    ]
+
+
 def most_used(nearest: Nearest, count: int) -> list[tuple[int, int]]:
     """Return the memories that drove most steps, each with their number."""
     return Counter(nearest.index_T.tolist()).most_common(count)
@@ -107,11 +114,6 @@ def _names(shown: EpisodeExplained) -> list[str]:
     width = shown.observations_TD.shape[1]
     names = observation_names(shown.task.environment)
     return names if names is not None and len(names) == width else [f"number {d}" for d in range(width)]
-
-
-def _compared(nearest: Nearest) -> npt.NDArray[np.int64]:
-    """Return (T, K) the observation numbers that differ most, in standardised units, largest first."""
-    return np.argsort(-np.abs(nearest.differences_TD), axis=1, kind="stable")[:, :_COMPARED]
 
 
 def _rounded(values: npt.NDArray[Any]) -> list[float]:

@@ -18,7 +18,7 @@ from mcnn_ray.rollout.episode import FAULTS, Rollout, environment_fault
 from mcnn_ray.tasks.catalogue import find_task
 from mcnn_ray.tasks.environments import make_environment, simulator_versions
 
-__all__ = ["Replay", "SeenAgain", "check_same", "replay", "replay_steps", "see_again"]
+__all__ = ["Replay", "SeenAgain", "check_same", "replay", "replay_steps", "see_again", "see_same"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +98,17 @@ def see_again(rollout: Rollout, env: gym.Env[Any, Any], each: Callable[[int], No
         observations_TD=np.stack(watched.observations),
         rewards_T=np.array(watched.rewards, dtype=np.float32),
     )
+
+
+def see_same(rollout: Rollout, env: gym.Env[Any, Any]) -> SeenAgain:
+    """Give the recorded actions to an environment, which must earn what they earned; see `see_again`.
+
+    Raises:
+        SimulationError: the environment fails, or the episode is another one now.
+    """
+    seen = see_again(rollout, env)
+    check_same(seen.outcome, rollout)
+    return seen
 
 
 class _Watched(gym.Wrapper[Any, Any, Any, Any]):

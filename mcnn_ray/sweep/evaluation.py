@@ -9,14 +9,14 @@ from mcnn_ray.errors import ArtifactError, SimulationError
 from mcnn_ray.member import IDENTITY, Member
 from mcnn_ray.policies.loading import load_policy
 from mcnn_ray.report.results import Row, summarise
-from mcnn_ray.rollout.episode import EVALUATION_SEED
+from mcnn_ray.rollout.episode import EVALUATION_SEED, Rollout
 from mcnn_ray.rollout.outcome import EpisodeError, Evaluation
 from mcnn_ray.rollout.pool import evaluate
 from mcnn_ray.sweep.cluster import cluster_cpus, cluster_gpus, ray_session
 from mcnn_ray.sweep.runner import Watcher
 from mcnn_ray.tasks.catalogue import find_recorded_task
 
-__all__ = ["evaluate_policy"]
+__all__ = ["evaluate_policy", "new_rollouts"]
 
 logger = logging.getLogger(__name__)
 
@@ -82,3 +82,17 @@ def evaluate_policy(
     records = [rollout.record for rollout in evaluation.rollouts]
     run = len(records) + len(evaluation.lost)
     return summarise({identity: member}, {identity: records}, {identity: run})[0], evaluation, fault
+
+
+def new_rollouts(
+    directory: Path, episodes: int, watch: Watcher, backbone: str | None = None, trusted_module: str | None = None
+) -> list[Rollout]:
+    """Roll a policy out and return its episodes alone; see `evaluate_policy`.
+
+    Raises:
+        SimulationError: the environment failed in any of them.
+    """
+    _, evaluation, fault = evaluate_policy(directory, episodes, None, None, watch, backbone, trusted_module)
+    if fault is not None:
+        raise fault
+    return evaluation.rollouts
