@@ -15,7 +15,16 @@ from typing import Any
 from mcnn_ray.carla.processes import Identity
 from mcnn_ray.errors import SimulationError
 
-__all__ = ["BLOCK_PORTS", "Lease", "Record", "lease_address", "lease_block", "private_folder", "read_records"]
+__all__ = [
+    "BLOCK_PORTS",
+    "Lease",
+    "Record",
+    "lease_address",
+    "lease_block",
+    "lease_card",
+    "private_folder",
+    "read_records",
+]
 
 FIRST_PORT = 21000  # below those that the system gives out by itself
 BLOCK_PORTS = 8
@@ -67,6 +76,13 @@ class Record:
         temporary = target.with_suffix(f".{os.getpid()}")
         temporary.write_text(json.dumps(asdict(self)))
         temporary.replace(target)
+
+    def settle(self, folder: Path) -> None:
+        """Keep what is known of failures, now that the server is dead; without any there is nothing to keep."""
+        if self.failures:
+            self.write(folder)
+        else:
+            (folder / f"{self.port}.json").unlink(missing_ok=True)
 
 
 @dataclass(slots=True)
@@ -134,6 +150,25 @@ def lease_address(addresses: tuple[str, ...]) -> tuple[socket.socket, str] | Non
         if lock is not None:
             return lock, address
     return None
+
+
+def lease_card(cards: int) -> tuple[socket.socket, int]:
+    """Lease a place on the graphics card that the fewest servers of this machine are on.
+
+    Args:
+        cards: how many there are, at least 1.
+
+    Returns:
+        The lock, to hold and to hand on as those of ports, and the card's index.
+
+    Raises:
+        SimulationError: as many servers run as there are blocks of ports.
+    """
+    for place in range(_BLOCKS):
+        lock = _lock(f"card-{place}")
+        if lock is not None:
+            return lock, place % cards
+    raise SimulationError(f"{_BLOCKS} servers have a graphics card on this machine already; see mcnn carla status")
 
 
 def _lock(name: str) -> socket.socket | None:

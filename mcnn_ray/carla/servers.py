@@ -36,7 +36,7 @@ def remove_leftovers(folder: Path) -> list[Record]:
         if record.state != "dead" and (record.keeper is None or not record.keeper.alive()):
             end_server(record)
             record.state, record.server = "dead", None
-            record.write(folder)
+            record.settle(folder)
             left.append(record)
     return left
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mcnn_ray.carla.plan import ServerPlan, listens
-from mcnn_ray.carla.ports import Lease, Record, lease_address, lease_block, private_folder, read_records
+from mcnn_ray.carla.ports import Lease, Record, lease_address, lease_block, lease_card, private_folder, read_records
 from mcnn_ray.carla.processes import end_group, group_listens, group_memory_bytes, identify, spawn
 from mcnn_ray.carla.servers import end_server, remove_leftovers, told_status
 from mcnn_ray.errors import ConfigError, ServerError
@@ -60,13 +60,17 @@ class Supervisor:
                 raise ServerError(f"all of {', '.join(plan.addresses)} are in use by other processes of this machine")
             self._lease.locks.append(found[0])
             address = found[1]
+        card = None
+        if plan.kind in ("install", "docker"):
+            lock, card = lease_card(plan.gpus)
+            self._lease.locks.append(lock)
         known = {record.port: record for record in read_records(self._folder)}.get(port)
         self.record = Record(
             port=port,
             address=address,
             kind=plan.kind,
             keeper=identify(os.getpid()),
-            gpu=port // 8 % plan.gpus if plan.kind in ("install", "docker") else None,
+            gpu=card,
             failures=known.failures if known is not None and known.kind == plan.kind else 0,
             log=str(self._folder / f"{port}.log"),
         )
@@ -150,8 +154,7 @@ class Supervisor:
     def close(self) -> None:
         """End the server and let go of its ports."""
         self._end()
-        if not self.record.failures:
-            (self._folder / f"{self.record.port}.json").unlink(missing_ok=True)
+        self.record.settle(self._folder)
         self._lease.release()
 
     def _start(self) -> None:

@@ -72,7 +72,7 @@ class Pooled:
 
     def check_nothing_is_left(self):
         assert self.process.wait(60) == 0, self.warnings()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 20
         while [record for record in read_records(self.records) if record.state != "dead"] or self._processes():
             assert time.monotonic() < deadline, (list(read_records(self.records)), self._processes())
             time.sleep(0.1)
