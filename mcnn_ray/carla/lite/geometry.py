@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,8 @@ __all__ = ["Pose", "boxes_overlap", "compose", "pose_in_degrees", "rotation_matr
 
 Pose = tuple[float, float, float, float, float, float]  # x, y, z in metres; pitch, yaw, roll in degrees
 
+_Angle = TypeVar("_Angle", float, npt.NDArray[np.float64])
+
 
 def pose_in_degrees(pose: Sequence[float], roll: float = 0.0) -> Pose:
     """Return a pose from x, y, z, metres, and pitch, yaw and roll in radians."""
@@ -19,8 +22,8 @@ def pose_in_degrees(pose: Sequence[float], roll: float = 0.0) -> Pose:
     return x, y, z, math.degrees(pitch), wrapped(math.degrees(yaw)), math.degrees(roll)
 
 
-def wrapped(degrees: float) -> float:
-    """Return an angle in [-180, 180)."""
+def wrapped(degrees: _Angle) -> _Angle:
+    """Return an angle in [-180, 180), or an array of them."""
     return (degrees + 180.0) % 360.0 - 180.0
 
 

@@ -1,4 +1,4 @@
-"""One tick of the world: cars move, traffic moves, who touches another stops, what is attached follows."""
+"""One tick of the world: cars move, who touches another stops, what is attached follows; then traffic, for the next."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from mcnn_ray.carla.lite.wire import MOTION
 if TYPE_CHECKING:
     from mcnn_ray.carla.lite.world import World
 
-__all__ = ["tick"]
+__all__ = ["let_traffic_drive", "tick"]
 
 _MASS_KG = 1500.0
 _REACH_M = 8.0  # vehicles farther apart do not touch
 
 
 def tick(world: World) -> None:
-    """Move everything on by one frame."""
+    """Move what clients drive on to the next frame, in which traffic is where it was last let drive to."""
     delta_s = world.delta_s
     world.frame += 1
     world.elapsed_s += delta_s
@@ -32,8 +32,6 @@ def tick(world: World) -> None:
     before = [(actor, actor.pose) for actor in world.free]
     for actor in world.free:
         _drive(world, actor, delta_s)
-    if world.driven_rows.size:
-        _let_traffic_drive(world, delta_s)
     for actor, pose in before:
         _collide(world, actor, pose)
     for actor in world.attached:
@@ -64,24 +62,29 @@ def _write_motion(states: npt.NDArray[np.void], actor: Actor, car: Car, pitch: f
     )
 
 
-def _let_traffic_drive(world: World, delta_s: float) -> None:
+def let_traffic_drive(world: World) -> None:
+    """Move traffic on to where the next frame shows it; it goes by the present one, as CARLA's traffic manager does."""
+    if not world.driven_rows.size:
+        return
+    delta_s = world.delta_s
     others = [
         Obstacle(*actor.pose[:3], math.radians(actor.pose[4]), *actor.blueprint.extent[:2], actor.car.speed)
         for actor in world.free
         if actor.car is not None
     ]
-    rows, states = world.driven_rows, world.states
-    motions = []
-    for driver, before in zip(world.traffic.step(delta_s, others), states["pose"][rows, 4].tolist(), strict=True):
-        pose = pose_in_degrees(driver.pose)
-        pitch, yaw = driver.pose[3:]
-        cos, sin, up = math.cos(yaw), math.sin(yaw), math.tan(pitch)
-        speed, push = driver.speed, driver.acceleration
-        turned = wrapped(pose[4] - before) / delta_s
-        motions.append(
-            (*pose, speed * cos, speed * sin, speed * up, 0.0, 0.0, turned, push * cos, push * sin, push * up)
-        )
-    states.view(MOTION)["motion"][rows] = motions
+    drivers = world.traffic.step(delta_s, others)
+    # x, y, z, pitch, yaw, speed, acceleration
+    of_DC = np.array([(*driver.pose, driver.speed, driver.acceleration) for driver in drivers])
+    motions = world.states.view(MOTION)["motion"]
+    new_DM = np.zeros((len(of_DC), motions.shape[1]))  # pose, velocity, angular velocity, acceleration
+    new_DM[:, :3] = of_DC[:, :3]
+    new_DM[:, 3:5] = np.degrees(of_DC[:, 3:5])
+    new_DM[:, 4] = wrapped(new_DM[:, 4])
+    course_D3 = np.stack([np.cos(of_DC[:, 4]), np.sin(of_DC[:, 4]), np.tan(of_DC[:, 3])], axis=1)
+    new_DM[:, 6:9] = of_DC[:, 5:6] * course_D3
+    new_DM[:, 11] = wrapped(new_DM[:, 4] - motions[world.driven_rows, 4]) / delta_s
+    new_DM[:, 12:] = of_DC[:, 6:] * course_D3
+    motions[world.driven_rows] = new_DM
 
 
 def _collide(world: World, actor: Actor, before: Pose) -> None:

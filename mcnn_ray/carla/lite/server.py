@@ -12,7 +12,7 @@ from typing import Any
 from mcnn_ray.carla.lite.calls import WORLD_STREAM_NUMBER, Calls, failed, result
 from mcnn_ray.carla.lite.faults import Faults
 from mcnn_ray.carla.lite.maps import find_map
-from mcnn_ray.carla.lite.motion import tick
+from mcnn_ray.carla.lite.motion import let_traffic_drive, tick
 from mcnn_ray.carla.lite.rpc import HOST, CallProtocol, Streams
 from mcnn_ray.carla.lite.sensors import sensor_message
 from mcnn_ray.carla.lite.town import Town, load_town
@@ -70,10 +70,11 @@ class _Server:
         if self._faults.tick_delay_s:
             time.sleep(self._faults.tick_delay_s)
         tick(self._world)
-        # The client goes on as soon as it has these two, while its images are drawn.
+        # All at once, which wakes the client only once; what it need not wait for comes while it thinks.
+        self._send_sensors()
         self.streams.send(WORLD_STREAM_NUMBER, self._world.state_message())
         reply(result(self._world.frame))
-        self._send_sensors()
+        let_traffic_drive(self._world)
 
     def _send_sensors(self) -> None:
         for actor in self._world.actors.values():
