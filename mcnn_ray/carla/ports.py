@@ -29,7 +29,7 @@ __all__ = [
 FIRST_PORT = 21000  # below those that the system gives out by itself
 BLOCK_PORTS = 8
 _BLOCKS = 256
-_NAME_BYTES = 107  # of a Unix socket
+_PREFIX, _NAME_BYTES = "mcnn-ray-carla-", 107  # of a Unix socket's name
 
 
 @dataclass(slots=True, kw_only=True)
@@ -164,18 +164,21 @@ def lease_card(cards: int) -> tuple[socket.socket, int]:
     Raises:
         SimulationError: as many servers run as there are blocks of ports.
     """
-    for place in range(_BLOCKS):
-        lock = _lock(f"card-{place}")
-        if lock is not None:
-            return lock, place % cards
-    raise SimulationError(f"{_BLOCKS} servers have a graphics card on this machine already; see mcnn carla status")
+    held = Path("/proc/net/unix").read_text()
+    servers = [held.count(f"@{_PREFIX}card-{card}-") for card in range(cards)]
+    for card in sorted(range(cards), key=servers.__getitem__):
+        for place in range(_BLOCKS):
+            lock = _lock(f"card-{card}-{place}")
+            if lock is not None:
+                return lock, card
+    raise SimulationError(f"{_BLOCKS} servers are on each graphics card already; see mcnn carla status")
 
 
 def _lock(name: str) -> socket.socket | None:
     # A name that the kernel keeps beside the ports: it holds between users and folders too, and goes with its holders.
     lock = socket.socket(socket.AF_UNIX)
     try:
-        lock.bind(f"\0mcnn-ray-carla-{name}"[:_NAME_BYTES])
+        lock.bind(f"\0{_PREFIX}{name}"[:_NAME_BYTES])
     except OSError:
         lock.close()
         return None
