@@ -82,7 +82,7 @@ def monitor(
     loaded = load_policy(policy, backbone)
     task = find_recorded_task(loaded.card.get("task"), trust_module, policy)
     learned = learned_from(loaded)
-    data = held_out_demonstrations(learned, held_out, task.observation_key)
+    data = held_out_demonstrations(loaded, learned, held_out, task.observation_key)
     count = default_calibration(data.episodes, alpha) if calibration is None else calibration
     if not 1 <= count <= data.episodes:
         raise ConfigError(

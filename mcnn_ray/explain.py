@@ -87,7 +87,8 @@ class EpisodeExplained:
         rollout: what was done, and what came of it.
         task: of the episode.
         method: of the policy.
-        observations_TD: (T, D) float32, raw, that it acted on.
+        observations_TD: (T, D) float32, raw, that it acted on; of images what its encoder made of them.
+        images_TX: (T, X) float32, the images, flat; None where observations are none.
         nearest: what it knows nearest to them; None where nothing is known here.
         learned: what the policy learned from; None where that is not here.
         notes: what is missing, in sentences.
@@ -97,6 +98,7 @@ class EpisodeExplained:
     task: Task
     method: str
     observations_TD: npt.NDArray[np.float32]
+    images_TX: npt.NDArray[np.float32] | None
     nearest: Nearest | None
     learned: Learned | None
     notes: tuple[str, ...]
@@ -139,7 +141,7 @@ def explain_rollout(policy: Policy, rollout: Rollout, task: Task) -> EpisodeExpl
         seen = see_same(rollout, env)
     finally:
         env.close()
-    obs_TD = seen.observations_TD[:-1]
+    obs_TD = policy.encode(seen.observations_TD[:-1])
     if obs_TD.shape[1] != policy.observation_dim:
         raise ConfigError(
             f"the policy takes {policy.observation_dim} observation numbers, {task.id} gives {obs_TD.shape[1]}; name "
@@ -168,6 +170,7 @@ def explain_rollout(policy: Policy, rollout: Rollout, task: Task) -> EpisodeExpl
         task=task,
         method=method,
         observations_TD=obs_TD,
+        images_TX=None if policy.encoder is None else seen.observations_TD[:-1],
         nearest=nearest,
         learned=learned,
         notes=tuple(notes),

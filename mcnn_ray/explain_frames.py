@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mcnn_ray.data.demonstrations import Demonstrations
+from mcnn_ray.encoders.networks import IMAGE_SHAPE
 from mcnn_ray.explain import EpisodeExplained
 from mcnn_ray.rollout.replay import see_again
 from mcnn_ray.rollout.video import draw
@@ -23,6 +24,8 @@ from mcnn_ray.tasks.environments import make_environment
 __all__ = ["Frames", "frames_of"]
 
 Frame = npt.NDArray[np.uint8]
+
+_ENLARGED = 5  # times, of images that policies see
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +52,8 @@ def frames_of(
 ) -> Frames:
     """Draw an episode and, where they can be run again, the demonstrated states that its memories are.
 
+    Where observations are images, those are shown: what the policy saw, and what it remembers to have seen.
+
     A demonstration that was recorded here is reset with its seed and given its actions; the memory is drawn only if the
     environment then shows its very numbers.
 
@@ -61,6 +66,8 @@ def frames_of(
         SimulationError: the environment fails, or cannot be drawn on this machine.
     """
     steps = np.unique(np.linspace(0, len(shown.observations_TD) - 1, count).round().astype(int)).tolist()
+    if shown.images_TX is not None:
+        return _images(shown, shown.images_TX, steps)
     env = make_environment(shown.task, render_mode="rgb_array")
     now: dict[int, Frame] = {}
 
@@ -76,6 +83,21 @@ def frames_of(
     finally:
         env.close()
     return Frames(steps=steps, now=[now[step] for step in steps], memory=memory, note=note)
+
+
+def _images(shown: EpisodeExplained, images_TX: npt.NDArray[np.float32], steps: list[int]) -> Frames:
+    memory: list[Frame | None] = [None] * len(steps)
+    if shown.nearest is not None and shown.nearest.places_T is not None and shown.learned is not None:
+        recorded = shown.learned.recorded
+        places = [shown.nearest.places_T[step] for step in steps]
+        memory = [_image(recorded.observations_of(episode)[step]) for episode, step in places]
+    return Frames(steps=steps, now=[_image(images_TX[step]) for step in steps], memory=memory)
+
+
+def _image(flat_X: npt.NDArray[np.float32]) -> Frame:
+    """Return an image as a picture whose pixels can be told apart."""
+    pixels = np.rint(255 * np.clip(flat_X.reshape(IMAGE_SHAPE), 0, 1)).astype(np.uint8)
+    return pixels.repeat(_ENLARGED, axis=0).repeat(_ENLARGED, axis=1)
 
 
 def _memory_frames(shown: EpisodeExplained, env: gym.Env[Any, Any], steps: list[int]) -> tuple[list[Frame | None], str]:

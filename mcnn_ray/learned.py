@@ -28,12 +28,14 @@ class Learned:
     """What a policy learned from.
 
     Attributes:
-        whole: the dataset, as it was recorded; images as the policy's encoder gives them.
+        recorded: the dataset, as it was recorded.
+        whole: the same, images as the policy's encoder gives them.
         data: the episodes of it that were learned from, their actions clipped where that was asked.
         episodes_E: (E,) int64, the place in `whole` of each episode of `data`.
         held_out_E: (E,) int64, episodes of `whole` that were not.
     """
 
+    recorded: Demonstrations
     whole: Demonstrations
     data: Demonstrations
     episodes_E: npt.NDArray[np.int64]
@@ -57,14 +59,14 @@ def learned_from(policy: Policy) -> Learned | str:
     source = str(named["source"])
     if not dataset_exists(source):
         return f"{source} is not on this machine"
-    whole = read_minari(source, _observation_key(policy.card))
-    if policy.encoder is not None:
-        whole = embed(whole, policy.encoder)
+    recorded = read_minari(source, _observation_key(policy.card))
+    whole = recorded if policy.encoder is None else embed(recorded, policy.encoder)
     for data in _versions(whole, policy.action_scale):
         learned = data.subset(named["episodes"]) if 1 <= named["episodes"] < data.episodes else data
         if learned.sha256 == named.get("sha256"):
             places = {obs_TD.tobytes(): e for e, obs_TD in enumerate(_episodes(whole))}
             return Learned(
+                recorded=recorded,
                 whole=whole,
                 data=learned,
                 episodes_E=np.array([places[obs_TD.tobytes()] for obs_TD in _episodes(learned)], dtype=np.int64),

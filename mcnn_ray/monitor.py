@@ -83,7 +83,7 @@ class Monitor:
 
         Args:
             policy: to be watched.
-            held_out: episodes of the kind that shall raise no flag.
+            held_out: episodes of the kind that shall raise no flag; images as the policy's encoder gives them.
             alpha: false-alarm rate, in (0, 1): of episodes per episode, of an episode's steps per step.
             per: `episode` bounds the share of episodes with a flag at any step; `step` the mean share of flagged steps.
             reference_ND: as of the class.
@@ -107,7 +107,7 @@ class Monitor:
         """Choose actions as the policy does, and tell how far the observations are from what it knows.
 
         Args:
-            observations_BD: (B, D) raw observations.
+            observations_BD: (B, D) raw observations, as `Policy.encode` gives them.
             state: as of `Policy.act`.
 
         Returns:

@@ -15,6 +15,7 @@ from scipy import stats
 
 from mcnn_ray.data.demonstrations import Demonstrations
 from mcnn_ray.data.minari_store import read_minari
+from mcnn_ray.encoders.embeddings import embed
 from mcnn_ray.errors import ConfigError, DatasetError
 from mcnn_ray.learned import Learned, held_out_episodes
 from mcnn_ray.monitor import Monitor, Per, fewest_episodes
@@ -96,11 +97,12 @@ class Watch:
 
 
 def held_out_demonstrations(
-    learned: Learned | str, dataset: str | None, observation_key: str | None = None
+    policy: Policy, learned: Learned | str, dataset: str | None, observation_key: str | None = None
 ) -> Demonstrations:
-    """Return demonstrations that a policy did not learn from.
+    """Return demonstrations that a policy did not learn from; images as its encoder gives them.
 
     Args:
+        policy: that did not.
         learned: what it learned from, or why that is not known here.
         dataset: Minari id to take them from; None takes the rest of what the policy learned from a part of.
         observation_key: as of `read_minari`.
@@ -119,6 +121,8 @@ def held_out_demonstrations(
             )
         return learned.whole.take(learned.held_out_E)
     data = read_minari(dataset, observation_key)
+    if policy.encoder is not None:
+        data = embed(data, policy.encoder)
     if isinstance(learned, str):
         return data
     held_out_E = held_out_episodes(data, learned.data)
@@ -185,7 +189,7 @@ def watch_rollouts(
                 )
             seen = see_same(rollout, env)
             good = bool(record.success) if least_return is None else record.episode_return >= least_return
-            found.append((good, monitor.distances(seen.observations_TD[:-1])))
+            found.append((good, monitor.distances(monitor.policy.encode(seen.observations_TD[:-1]))))
             if progress is not None:
                 progress(done)
     finally:

@@ -113,7 +113,8 @@ def most_used(nearest: Nearest, count: int) -> list[tuple[int, int]]:
 def _names(shown: EpisodeExplained) -> list[str]:
     width = shown.observations_TD.shape[1]
     names = observation_names(shown.task.environment)
-    return names if names is not None and len(names) == width else [f"number {d}" for d in range(width)]
+    what = "number" if shown.images_TX is None else "embedding"
+    return names if names is not None and len(names) == width else [f"{what} {d}" for d in range(width)]
 
 
 def _rounded(values: npt.NDArray[Any]) -> list[float]:

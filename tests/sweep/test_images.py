@@ -12,8 +12,13 @@ from mcnn_ray.config import SweepConfig
 from mcnn_ray.data.minari_store import write_minari
 from mcnn_ray.encoders.encoder import find_encoder, random_encoder, write_encoder
 from mcnn_ray.errors import ArtifactError, ConfigError, DatasetError
+from mcnn_ray.explain import explain_rollout, run_as_evaluated
+from mcnn_ray.explain_frames import frames_of
+from mcnn_ray.learned import learned_from
+from mcnn_ray.monitor import Monitor
 from mcnn_ray.policies.base import save_policy
 from mcnn_ray.policies.loading import load_policy
+from mcnn_ray.report.explain_page import explanation_page
 from mcnn_ray.rollout.episode import run_episodes
 from mcnn_ray.rollout.records import read_rollouts
 from mcnn_ray.rollout.replay import replay
@@ -22,6 +27,7 @@ from mcnn_ray.sweep.studies import open_study
 from mcnn_ray.tasks.catalogue import CATALOGUE, Task, find_task
 from mcnn_ray.tasks.environments import make_environment
 from mcnn_ray.training.learners import make_pack
+from mcnn_ray.watching import held_out_demonstrations, watch_rollouts
 from tests.environments import glance_demonstrations
 
 TASK = "tests.environments:Glance-v0@mcnn/glance/images-v0"
@@ -46,8 +52,8 @@ def asked(*methods, **others):
     return SweepConfig.parse({"batch_size": 16, "memory_fraction": 0.2, "options": options, **values}, "test")
 
 
-def policy_of(method, cache):
-    config = asked(method)
+def policy_of(method, cache, **others):
+    config = asked(method, **others)
     study, (member,) = open_study(config, cache), config.members()
     study.learn_codebooks([member], cache / "codebooks")
     if not member.trained:
@@ -93,6 +99,38 @@ def test_memory_is_exact_at_a_demonstrated_image(dataset, cache):
     rows = policy.memories.rows_M
     actions, _ = policy.act(study.demonstrations.observations_ND[rows])
     np.testing.assert_array_equal(actions, shown.actions_NA[rows])
+
+
+def test_each_image_is_explained_by_the_image_that_its_memory_is(dataset, cache):
+    policy, recorded = policy_of("mcnn+mlp", cache, demonstrations=8), glance_demonstrations()
+    shown = explain_rollout(policy, run_as_evaluated(policy, find_task(TASK), 1_000_003), find_task(TASK))
+    nearest = shown.nearest
+    apart_TM = policy.standardiser(policy.encode(shown.images_TX))[:, None] - policy.memories.observations_MD
+    np.testing.assert_array_equal(nearest.index_T, np.linalg.norm(apart_TM, axis=2).argmin(1))
+    frames = frames_of(shown, 3)
+    assert frames.steps == [0, 2, 5]
+    for step, now, memory in zip(frames.steps, frames.now, frames.memory, strict=True):
+        episode, then = nearest.places_T[step]
+        remembered = recorded.observations_of(episode)[then]
+        for picture, image_X in ((now, shown.images_TX[step]), (memory, remembered)):
+            np.testing.assert_array_equal(picture[::5, ::5], np.rint(255 * image_X.reshape(48, 48, 3)))
+    assert (nearest.spread.held_out, nearest.spread.episodes) == (True, 4)
+    page = explanation_page(shown, frames)
+    assert page.count("data:image/jpeg;base64,") == 6
+    assert "embedding " in page
+
+
+def test_monitor_of_images_goes_by_their_embeddings(dataset, cache):
+    policy, task = policy_of("mcnn+mlp", cache, demonstrations=8), find_task(TASK)
+    held_out = held_out_demonstrations(policy, learned_from(policy), None)
+    assert held_out.episodes == 4
+    monitor = Monitor.calibrate(policy, held_out, alpha=0.4)
+    rollout = run_as_evaluated(policy, task, 1_000_000)
+    ((good, distance_T),) = watch_rollouts(monitor, [rollout], task, least_return=0.0)
+    assert not good
+    assert distance_T.max() == pytest.approx(rollout.record.most_isolated_distance, rel=1e-4)
+    named = held_out_demonstrations(policy, learned_from(policy), "mcnn/glance/images-v0")
+    np.testing.assert_array_equal(named.observations_ND, held_out.observations_ND)
 
 
 def test_artefacts_name_the_encoder(dataset, cache, tmp_path):
