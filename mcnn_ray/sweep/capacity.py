@@ -19,10 +19,11 @@ from mcnn_ray.training.learners import LEARNERS
 from mcnn_ray.training.pack import CHUNK_STEPS
 from mcnn_ray.training.step_shape import StepCost, StepShape
 
-__all__ = ["Capacity", "measure_capacity", "pack_bytes", "split_by_memory", "step_cost"]
+__all__ = ["Capacity", "measure_capacity", "pack_bytes", "split_by_memory", "step_cost", "worthwhile_packs"]
 
 _SHARE = 0.8  # of the free memory that packs may take
 _NUMBER = 4  # bytes
+_WORTH_FLOP = 5e11  # some 10 s of one CPU, about what a process takes to start
 _STATES = 4  # numbers kept for each parameter: itself, its gradient and Adam's two moments
 
 
@@ -99,6 +100,13 @@ def step_cost(member: Member, widths: tuple[int, int]) -> StepCost:
     return StepCost(
         parameters=shape.parameters, flop=shape.flop, kept=2 * shape.batch_size * (sum(shape.hidden) + actions)
     )
+
+
+def worthwhile_packs(members: Sequence[Member], studies: Studies) -> int:
+    """Return over how many processes it pays to spread training; each takes seconds to start."""
+    trained = [member for member in members if member.trained]
+    flop = sum(member.steps * step_cost(member, studies.widths).flop for member in trained)
+    return max(1, math.ceil(flop / _WORTH_FLOP))
 
 
 def split_by_memory(members: Sequence[Member], studies: Studies, capacity: Capacity) -> int:

@@ -17,7 +17,7 @@ from mcnn_ray.config import SweepConfig
 from mcnn_ray.errors import SimulationError
 from mcnn_ray.member import Member
 from mcnn_ray.rollout.episode import SELECTION_SEED
-from mcnn_ray.sweep.capacity import Capacity, split_by_memory
+from mcnn_ray.sweep.capacity import Capacity, split_by_memory, worthwhile_packs
 from mcnn_ray.sweep.cluster import cluster_cpus
 from mcnn_ray.sweep.learning_curves import evaluate_on_selection_seeds, read_evaluations
 from mcnn_ray.sweep.outlook import look_ahead
@@ -129,7 +129,11 @@ class Rounds:
 
     def plan(self, members: list[Member], fresh: list[Member]) -> SweepPlan:
         """Do the same without the codebooks."""
-        packs = split_by_memory(fresh, self.studies, self.capacity)
+        capacity = self.capacity
+        if self.config.workers == 1:
+            at_once = min(capacity.packs_at_once, worthwhile_packs(fresh, self.studies))
+            capacity = replace(capacity, packs_at_once=at_once)
+        packs = split_by_memory(fresh, self.studies, capacity)
         if self.config.workers > sum(member.trained for member in fresh):
             packs = 1  # whose batches the workers share
         earlier = earlier_start(self.folder, self.studies, self.config.selection_key)

@@ -3,7 +3,7 @@ import pytest
 
 from mcnn_ray.config import SweepConfig
 from mcnn_ray.errors import ConfigError
-from mcnn_ray.sweep.capacity import Capacity, pack_bytes, split_by_memory
+from mcnn_ray.sweep.capacity import Capacity, pack_bytes, split_by_memory, worthwhile_packs
 from mcnn_ray.sweep.studies import open_studies
 from mcnn_ray.training.data import make_training_data
 from mcnn_ray.training.pack import Pack
@@ -56,6 +56,16 @@ def test_packs_are_split_so_that_each_fits_and_refused_when_none_does(config):
     assert packs(shared + 1.5 * each) == 10
     with pytest.raises(ConfigError, match=r"does not fit into memory: its tables take .* GiB"):
         packs(shared + 0.5 * each)
+
+
+def test_few_steps_are_not_spread_over_processes_that_take_longer_to_start(config):
+    studies = open_studies(config)
+
+    def packs(steps):
+        return worthwhile_packs(config.model_copy(update={"steps": steps}).members(), studies)
+
+    assert packs(10) == 1
+    assert 2 < packs(10_000) < packs(20_000) <= 2 * packs(10_000)
 
 
 def test_memory_of_a_network_of_ones_own_is_counted_from_the_network(config):
