@@ -9,8 +9,10 @@ import typer
 
 from mcnn_ray.errors import ConfigError, SimulationError
 from mcnn_ray.terminal import (
+    DEFAULT_STORAGE,
     AsJson,
     StageProgress,
+    Storage,
     TrustedBackbone,
     TrustedModule,
     output_console,
@@ -29,7 +31,11 @@ _SHOWN = 5  # of the memories used most, and of the observation numbers that dif
 
 def explain(
     policy: Annotated[
-        Path, typer.Argument(help="Policy directory, or Parquet file of episodes, e.g. members/ID/episodes.parquet.")
+        str,
+        typer.Argument(
+            help="Policy directory, id of an MLflow run, registered model: models:/NAME@ALIAS; or Parquet file of "
+            "episodes, e.g. members/ID/episodes.parquet."
+        ),
     ],
     episode_seed: Annotated[
         int | None, typer.Option("--episode-seed", min=0, help="Of the episode [default: the first reported].")
@@ -43,25 +49,28 @@ def explain(
     ] = None,
     backbone: TrustedBackbone = None,
     trust_module: TrustedModule = None,
+    storage: Storage = DEFAULT_STORAGE,
     as_json: AsJson = False,
 ) -> None:
     """Tell which memories drove each action of an episode, how near they were and how much they weighed.
 
-    A policy directory is rolled out, as mcnn evaluate does; of a file the recorded actions are given again.
+    A policy is rolled out, as mcnn evaluate does; of a file the recorded actions are given again.
 
     Example: mcnn explain runs/quickstart/members/0123456789ab/policy --episode-seed 1000003 --html episode.html
     """
     from mcnn_ray.artifacts import write_text
     from mcnn_ray.explain import explain_rollout, run_as_evaluated
     from mcnn_ray.policies.loading import load_policy
+    from mcnn_ray.registry import find_policy
     from mcnn_ray.report.explain_page import explanation_json, explanation_page
     from mcnn_ray.rollout.episode import EVALUATION_SEED
     from mcnn_ray.rollout.origin import check_origin, policy_beside
     from mcnn_ray.rollout.records import read_rollout
     from mcnn_ray.tasks.catalogue import find_recorded_task
 
-    directory = policy if policy.is_dir() else acted or policy_beside(policy)
-    rollout = None if policy.is_dir() else read_rollout(policy, episode_seed)
+    episodes = Path(policy) if Path(policy).is_file() or Path(policy).suffix == ".parquet" else None
+    rollout = None if episodes is None else read_rollout(episodes, episode_seed)
+    directory = find_policy(policy, storage) if episodes is None else acted or policy_beside(episodes)
     if directory is None:
         raise ConfigError(f"no policy lies beside {policy}; name the one that acted with --policy")
     loaded = load_policy(directory, backbone)
@@ -69,7 +78,7 @@ def explain(
     with StageProgress() as progress:
         if rollout is None:
             rollout = run_as_evaluated(loaded, task, EVALUATION_SEED if episode_seed is None else episode_seed)
-        check_origin([rollout], loaded.card.get("identity"), directory, policy)
+        check_origin([rollout], loaded.card.get("identity"), directory, episodes or directory)
         shown = explain_rollout(loaded, rollout, task)
         if html is not None:
             write_text(html, explanation_page(shown, _frames(shown, frames, progress)))

@@ -12,8 +12,10 @@ from rich.table import Table
 
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.terminal import (
+    DEFAULT_STORAGE,
     AsJson,
     StageProgress,
+    Storage,
     TrustedBackbone,
     TrustedModule,
     output_console,
@@ -30,7 +32,9 @@ __all__ = ["monitor"]
 
 
 def monitor(
-    policy: Annotated[Path, typer.Argument(help="Policy directory.")],
+    policy: Annotated[
+        str, typer.Argument(help="Policy directory, id of an MLflow run, or a registered model: models:/NAME@ALIAS.")
+    ],
     alpha: Annotated[float, typer.Option("--alpha", help="False-alarm rate on demonstrations, in (0, 1).")] = 0.1,
     calibration: Annotated[
         int | None,
@@ -61,6 +65,7 @@ def monitor(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Which demonstrations are calibrated on.")] = 0,
     backbone: TrustedBackbone = None,
     trust_module: TrustedModule = None,
+    storage: Storage = DEFAULT_STORAGE,
     as_json: AsJson = False,
 ) -> None:
     """Calibrate a monitor; measure its false alarms on other demonstrations and its flags on the policy's rollouts.
@@ -70,6 +75,7 @@ def monitor(
     from mcnn_ray.learned import learned_from
     from mcnn_ray.monitor import Monitor
     from mcnn_ray.policies.loading import load_policy
+    from mcnn_ray.registry import find_policy
     from mcnn_ray.tasks.catalogue import find_recorded_task
     from mcnn_ray.watching import (
         default_calibration,
@@ -79,8 +85,9 @@ def monitor(
         watch_rollouts,
     )
 
-    loaded = load_policy(policy, backbone)
-    task = find_recorded_task(loaded.card.get("task"), trust_module, policy)
+    directory = find_policy(policy, storage)
+    loaded = load_policy(directory, backbone)
+    task = find_recorded_task(loaded.card.get("task"), trust_module, directory)
     learned = learned_from(loaded)
     data = held_out_demonstrations(loaded, learned, held_out, task.observation_key)
     count = default_calibration(data.episodes, alpha) if calibration is None else calibration
@@ -94,7 +101,7 @@ def monitor(
     per: Per = "step" if per_step else "episode"
     watched = Monitor.calibrate(loaded, data.take(order[:count]), alpha=alpha, per=per, reference_ND=reference_ND)
     with StageProgress() as progress:
-        recorded = _rollouts(policy, loaded, rollouts, episodes, progress, backbone, trust_module)
+        recorded = _rollouts(directory, loaded, rollouts, episodes, progress, backbone, trust_module)
         seen = watch_rollouts(
             watched, recorded, task, least_return, lambda done: progress("watching, episodes", done, len(recorded))
         )
@@ -108,7 +115,7 @@ def monitor(
     )
     to = "memories" if reference_ND is None else "demonstrations"
     if as_json:
-        print_json({"policy": str(policy), "held_out": data.source, "against": to, **found.to_json()})
+        print_json({"policy": policy, "held_out": data.source, "against": to, **found.to_json()})
     else:
         _show(found, f"{task.id}, {loaded.card.get('identity')}: distance to {to}; held out: {data.source}")
 

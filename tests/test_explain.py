@@ -317,6 +317,14 @@ def test_episode_of_another_policy_and_a_record_alone_are_refused(folder, mcnn, 
     assert (status, "no policy lies beside" in err) == (2, True)
 
 
+@pytest.mark.parametrize("command", ["explain", "monitor"])
+def test_policies_are_named_as_elsewhere(mcnn, tmp_path, command):
+    status, _, err = mcnn(command, "models:/none@champion", "--storage", tmp_path)
+    assert (status, f"{tmp_path} holds no MLflow store to look models:/none@champion up in" in err) == (1, True)
+    status, _, err = mcnn(command, tmp_path / "nothing")
+    assert (status, "nothing is neither a policy directory, the id of an MLflow run nor a model" in err) == (1, True)
+
+
 def test_names_of_observation_numbers_are_those_of_the_simulator():
     for name in ADROIT_NAMES:
         task = CATALOGUE[f"{name}-expert-v1"]
