@@ -46,13 +46,18 @@ def export_policy(policy: Policy, path: Path) -> None:
         path: of the file.
 
     Raises:
-        ConfigError: the policy is of another kind, or onnx is not installed.
+        ConfigError: the policy is of another kind or sees images, or onnx is not installed.
         ArtifactError: it is too large for one file.
     """
     if not isinstance(policy, MlpPolicy):
         method = policy.card.get("member", {}).get("method", policy.kind)
         own = " with a backbone of your own" if policy.kind == "module" else ""
         raise ConfigError(f"{method}{own} cannot be exported to ONNX; bc, mcnn+mlp and cql-sparse can")
+    if policy.encoder is not None:
+        raise ConfigError(
+            f"the policy sees images through the encoder {policy.encoder.name}, which is not exported to ONNX; take it "
+            "as an MLflow model, which answers images"
+        )
     if sum(array.nbytes for array in policy.arrays().values()) > _LARGEST_BYTES:
         raise ArtifactError("the policy holds more than 2 GiB, which no ONNX file can; take a smaller memory fraction")
     try:

@@ -6,6 +6,7 @@ A model holds the policy directory as it is, under `artifacts/policy`, and a cop
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -103,17 +104,17 @@ def _write_model(policy: Path, target: Path, model_id: str, run_id: str) -> None
     from mlflow.models import Model, ModelSignature
     from mlflow.types import Schema, TensorSpec
 
-    mean_D, action_dim = _widths(policy)
+    example_D, action_dim = _example(policy)
     float32 = np.dtype(np.float32)
     mlflow.pyfunc.save_model(
         path=str(target),
         python_model=str(Path(__file__).with_name("served_policy.py")),
         artifacts={"policy": str(policy)},
         signature=ModelSignature(
-            inputs=Schema([TensorSpec(float32, (-1, len(mean_D)))]),
+            inputs=Schema([TensorSpec(float32, (-1, len(example_D)))]),
             outputs=Schema([TensorSpec(float32, (-1, action_dim))]),
         ),
-        input_example=mean_D[None],
+        input_example=example_D[None],
         # Given, so that nothing is inferred: MLflow would load the model in another process to see what it imports.
         pip_requirements=_requirements(),
         mlflow_model=Model(model_id=model_id, model_uuid=model_id, run_id=run_id, artifact_path=_NAME),
@@ -126,12 +127,16 @@ def _requirements() -> list[str]:
     return [f"{name}=={importlib.metadata.version(name).partition('+')[0]}" for name in _REQUIREMENTS]
 
 
-def _widths(policy: Path) -> tuple[npt.NDArray[np.float32], int]:
-    """Return the mean observation (D,), the input example, and the number of action numbers."""
+def _example(policy: Path) -> tuple[npt.NDArray[np.float32], int]:
+    """Return an input example, the mean observation or a grey image, and the number of action numbers."""
     path = policy / "policy.safetensors"
     try:
         with safe_open(path, framework="numpy") as file:
-            mean_D: npt.NDArray[np.float32] = file.get_tensor("observation_mean")
-            return mean_D, len(file.get_tensor("action_low"))
+            example_D: npt.NDArray[np.float32] = file.get_tensor("observation_mean")
+            if "encoder" in read_json(policy / "policy.json"):
+                from mcnn_ray.encoders.networks import IMAGE_SHAPE  # with torch, which most policies need not wait for
+
+                example_D = np.full(math.prod(IMAGE_SHAPE), 0.5, np.float32)
+            return example_D, len(file.get_tensor("action_low"))
     except (OSError, SafetensorError) as error:
         raise ArtifactError(f"{path} cannot be filed as a model: {error}") from error

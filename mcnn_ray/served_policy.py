@@ -33,8 +33,11 @@ class ServedPolicy(PythonModel):
         model_input: np.ndarray,  # without parameters, as MLflow knows the hint
         params: dict[str, Any] | None = None,
     ) -> np.ndarray:
-        """Return (B, A) float32 raw actions for (B, D) raw observations: those of `Policy.act` without a state."""
-        return self._policy.act(model_input)[0]
+        """Return (B, A) float32 raw actions for (B, D) raw observations, or (B, X) images, flat, in [0, 1].
+
+        They are those of `Policy.act` without a state.
+        """
+        return self._policy.act(self._policy.encode(model_input))[0]
 
 
 set_model(ServedPolicy())

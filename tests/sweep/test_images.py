@@ -4,6 +4,7 @@ import json
 import pickle
 import shutil
 
+import mlflow
 import numpy as np
 import pytest
 
@@ -14,10 +15,13 @@ from mcnn_ray.encoders.encoder import find_encoder, random_encoder, write_encode
 from mcnn_ray.errors import ArtifactError, ConfigError, DatasetError
 from mcnn_ray.explain import explain_rollout, run_as_evaluated
 from mcnn_ray.explain_frames import frames_of
+from mcnn_ray.export import export_policy
 from mcnn_ray.learned import learned_from
 from mcnn_ray.monitor import Monitor
 from mcnn_ray.policies.base import save_policy
 from mcnn_ray.policies.loading import load_policy
+from mcnn_ray.policy_model import find_model
+from mcnn_ray.registry import open_store
 from mcnn_ray.report.explain_page import explanation_page
 from mcnn_ray.rollout.episode import run_episodes
 from mcnn_ray.rollout.records import read_rollouts
@@ -193,6 +197,11 @@ def test_encoder_for_what_is_no_image_is_refused(pen_dataset):
         open_study(asked("bc", task="pen-expert-v1", dataset=pen_dataset))
 
 
+def test_policy_of_images_is_not_exported_without_its_eyes(dataset, cache, tmp_path):
+    with pytest.raises(ConfigError, match="through the encoder random-small, which is not exported"):
+        export_policy(policy_of("bc", cache), tmp_path / "policy.onnx")
+
+
 def test_sweep_certificate_and_replay_work_on_images(dataset, tmp_path, ray_running):
     config = asked("mcnn+mlp", episodes=2, name="images")
     result = run_sweep(config, tmp_path)
@@ -203,5 +212,15 @@ def test_sweep_certificate_and_replay_work_on_images(dataset, tmp_path, ray_runn
     folder = result.folder / "members" / result.studies.of(member).identity(member)
     for rollout in read_rollouts(folder / "episodes.parquet"):
         assert replay(rollout).same(rollout)
+    # As an MLflow model it takes images, too.
+    client = open_store(tmp_path, "the model")
+    (run,) = client.search_runs(
+        [client.get_run(result.run_id).info.experiment_id], f"tags.`mlflow.parentRunId` = '{result.run_id}'"
+    )
+    loaded = mlflow.pyfunc.load_model(find_model(client, run).artifact_location)
+    assert str(loaded.metadata.signature.inputs) == "[Tensor('float32', (-1, 6912))]"
+    images_BX, policy = glance_demonstrations().observations_ND[:5], load_policy(folder / "policy")
+    np.testing.assert_array_equal(loaded.predict(images_BX), policy.act(policy.encode(images_BX))[0])
+    loaded.predict(loaded.input_example)
     alone = certify_directories([folder / "policy"], states=10)
     assert {"demonstrations", "uniform", "around memories"} <= {found.name for found in alone.checked}

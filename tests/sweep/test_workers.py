@@ -1,5 +1,6 @@
 """Packs on Ray Train workers: real workers, gloo, and the death of one."""
 
+import shutil
 import threading
 import time
 
@@ -91,3 +92,15 @@ def test_group_goes_on_from_its_checkpoints_when_a_worker_dies(tmp_path, pen_dat
     assert killed
     assert told[-1][0] == told[-1][1]
     assert_same_layers(layers(plan), layers(trained_here(tmp_path / "here", pen_dataset, **changes)), 0)
+
+
+def test_members_that_are_trained_are_packed_no_more(tmp_path, pen_dataset):
+    before = trained_here(tmp_path, pen_dataset)
+    one, *others = before.members
+    shutil.rmtree(before.policy(others[0]).parent)
+    # Of the pack as it was, whose checkpoints hold all its members, the rest is trained again; of new packs it is not.
+    (kept,) = planned(tmp_path, pen_dataset, 1)[0].packs
+    assert set(kept.members) == set(before.members)
+    (fresh,) = planned(tmp_path, pen_dataset, 1, seed=[0, 1, 2], method=["bc"])[0].packs
+    assert [member.seed for member in fresh.members.values()] == [2]
+    assert one not in fresh.members
