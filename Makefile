@@ -27,10 +27,12 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Compiled first, as hundreds of processes are started, and not all machines let Python keep what it compiles.
 # Types are checked meanwhile: tests wait now and then. Files in their order, as those whose few tests take long come early.
 test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m compileall -q -j 0 mcnn_ray tests
 	$(BIN)/mypy & types=$$!; $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder; \
 	  tests=$$?; wait $$types && exit $$tests
 
