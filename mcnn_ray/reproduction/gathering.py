@@ -24,7 +24,8 @@ __all__ = ["Gathered", "gather"]
 _EPISODES = (
     *("task", "method", "setting", "training_seed", "episode_seed", "steps", "return", "score", "success", "member"),
 )
-_CURVES = ("task", "method", "setting", "training_seed", "step", "return", "score")
+_POINT = ("step", "return", "return_low", "return_high", "score", "score_low", "score_high", "n")
+_CURVES = ("task", "method", "setting", "training_seed", *_POINT)
 _MISSING = ("task", "method", "setting", "reason", "command")
 _ELSEWHERE = 10**9  # episodes of a dataset that is not here: all numbers of demonstrations get their row
 
@@ -36,7 +37,7 @@ class Gathered:
     Attributes:
         episodes: a row a rollout: task, method, setting, training_seed, episode_seed, steps, return, score, success,
             member (hyperparameters in words), and p1, p2, ... where subtasks are counted.
-        curves: a row a point: task, method, setting, training_seed, step, return, score.
+        curves: a row a point: task, method, setting, training_seed, step, return and score with 95 % intervals, and n.
         missing: a row for each (task, method, setting) that is not run: reason, command.
         notes: by task, what was learned from, and which settings are the tuned ones.
         runs: MLflow's run of each sweep, by the sweep's name.
@@ -125,7 +126,7 @@ class _Gatherer:
                 words = f"{member.method_label} {member.memory_label}".strip()
                 self._episodes.append({**common, "steps": member.steps, "member": words, **_values(record)})
             for point in finished.evaluations(identity):
-                self._curves.append(common | {key: point.get(key) for key in ("step", "return", "score")})
+                self._curves.append(common | {key: point.get(key) for key in _POINT})
 
     def _chosen(
         self, task: str, wanted: Collection[Member], own: Mapping[str, Member], finished: FinishedSweep

@@ -19,6 +19,7 @@ TINY = replace(
     BUDGETS["smoke"],
     name="tiny",
     steps=40,
+    choosing=2,
     demonstrations=3,
     counts=(2, 3),
     keys={"batch_size": 32, "hidden": (16,)},
@@ -94,7 +95,11 @@ def test_tuned_rows_are_chosen_on_seeds_that_are_not_reported(storage):
     assert [[point["step"] for point in found] for found in points] == [[40], [40]]  # of both lambdas, not of bc
     page = storage["found"].page.read_text()
     assert "(best of 2 settings)" in page
-    assert f"{SELECTION_SEED} to {SELECTION_SEED}" in page
+    assert f"{SELECTION_SEED} to {SELECTION_SEED + 1}" in page
+    curves = pd.read_csv(storage["found"].page.with_name("curves.csv"))
+    assert set(curves.n) == {2}
+    assert (curves.return_low <= curves["return"]).all()
+    assert (curves.score <= curves.score_high).all()
 
 
 def test_rows_without_data_say_what_is_missing_and_what_gets_it(storage):
@@ -184,7 +189,7 @@ def test_plan_says_what_it_will_take_and_runs_nothing(mcnn, tmp_path, storage):
     status, out, err = mcnn(*asked, "--storage", tmp_path, "--json")
     assert status == 0, err
     (sweep,) = json.loads(out)["sweeps"]
-    assert (sweep["to_train"], sweep["rollouts"], sweep["finished"]) == (3, 8, False)  # two of them for choosing
+    assert (sweep["to_train"], sweep["rollouts"], sweep["finished"]) == (3, 10, False)  # four of them for choosing
     assert list(tmp_path.iterdir()) == []
     (sweep,) = json.loads(mcnn(*asked, "--storage", storage["storage"], "--json")[1])["sweeps"]
     assert (sweep["to_train"], sweep["finished"]) == (0, True)
