@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = ["CAPTIONS", "bars_figure", "figures_of", "levels_figure", "lines_figure", "subtasks_figure"]
+
+_LABEL_SHARE = 0.07  # of an axis, that a label takes
 
 CAPTIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -161,7 +164,7 @@ def lines_figure(comparison: pd.DataFrame, key: str, label: str, note: str = "")
                     draw_band(axes, row, style["color"])
         ticks = sorted({place for place in at.values() if place is not None})
         axes.set_xscale("log")
-        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.set_xticks(ticks, _tick_labels(ticks))
         axes.minorticks_off()
         axes.tick_params(axis="x", labelsize=8.5)
         axes.grid(axis="y", alpha=0.3)
@@ -231,6 +234,14 @@ def subtasks_figure(comparison: pd.DataFrame, note: str = "") -> Figure | None:
         axes.set(ylim=(-0.04, 1.06), ylabel="share of episodes", xlabel="at least so many subtasks")
         axes.grid(axis="y", alpha=0.3)
     return finish(figure, panels, rows)
+
+
+def _tick_labels(ticks: Sequence[float]) -> list[str]:
+    """Return the labels of a logarithmic axis; of two that would overlap only the right one."""
+    if not ticks:
+        return []
+    least = (ticks[-1] / ticks[0]) ** _LABEL_SHARE
+    return ["" if next_ / tick < least else f"{tick:g}" for tick, next_ in zip(ticks, [*ticks[1:], inf], strict=True)]
 
 
 def _of_metric(comparison: pd.DataFrame, metric: str) -> pd.DataFrame:

@@ -1,5 +1,7 @@
 """The paper's figures: what is drawn is what was measured and published, with its intervals."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -44,6 +46,17 @@ def test_line_of_demonstrations_goes_through_our_means_and_intervals_and_the_pap
     assert ends[:, 1, 1] == pytest.approx(own["high"].to_numpy(dtype=float))
     assert found["mcnn+mlp, paper"][0].tolist() == [[100, own["paper_mean"].iloc[1]]]
     assert "mcnn+mlp, paper" not in drawn(figure.axes[1])
+
+
+def test_labels_of_a_logarithmic_axis_do_not_overlap():
+    settings = [f"demonstrations={count}" for count in (5, 100, 4000, 5000)]
+    figures, _ = draw("demonstrations", rollouts(TASKS[:1], ("mcnn+mlp",), settings), paper(TASKS[:1], ("mcnn+mlp",)))
+    (axes,) = figures["demonstrations"].axes
+    figures["demonstrations"].draw_without_rendering()
+    labels = [label for label in axes.get_xticklabels() if label.get_text()]
+    assert [label.get_text() for label in labels] == ["5", "100", "5000"]
+    ends = [(box.x0, box.x1) for box in (label.get_window_extent() for label in labels)]
+    assert all(before[1] < after[0] for before, after in itertools.pairwise(ends))
 
 
 def test_methods_without_memories_stand_beside_shares_of_memories_as_bands():
