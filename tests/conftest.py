@@ -73,6 +73,27 @@ def shared_data():
     pytest.skip("real data is neither in ../shared/data nor in $MCNN_SHARED_DATA")
 
 
+@pytest.fixture
+def mcnn(capsys):
+    """Run the program; give its status, standard output, and standard error in one line."""
+    from mcnn_ray import cli
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            cli.main([*map(str, arguments)])
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err
+        return ended.value.code or 0, captured.out, " ".join(captured.err.split())
+
+    return run
+
+
+@pytest.fixture
+def empty_folder(tmp_path, monkeypatch):
+    """Work in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture(scope="session")
 def pen_demonstrations():
     """Six episodes of the packaged pen expert: 600 steps of real simulation."""

@@ -5,24 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from mcnn_ray import cli
 from mcnn_ray.bench import compare_methods, made_toy, made_trajectories
-
-
-@pytest.fixture
-def mcnn(capsys, monkeypatch):
-    """Run the program; give its status, standard output and standard error."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["mcnn", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        captured = capsys.readouterr()
-        assert "Traceback" not in captured.err
-        return ended.value.code or 0, captured.out, " ".join(captured.err.split())
-
-    return run
-
 
 BLOCKED = "diffusers ray mlflow gymnasium gymnasium_robotics minari mujoco h5py pydantic yaml matplotlib sklearn"
 COMMANDS = {

@@ -1,17 +1,15 @@
 """Certifying policies: over which states, for which policies, and the command as a user meets it."""
 
 import dataclasses
+import functools
 import itertools
 import json
-import sys
 
 import numpy as np
 import pytest
 
-from mcnn_ray import cli
 from mcnn_ray.certified_states import held_out_states, random_states, rollout_isolation
 from mcnn_ray.certify import certificate_of, certify_directories
-from mcnn_ray.cli_certify import certify
 from mcnn_ray.core.certificate import Isolation
 from mcnn_ray.core.codebook import learn_codebook
 from mcnn_ray.core.normalise import ActionScale, Standardiser
@@ -332,29 +330,17 @@ def test_random_states_fill_the_widened_box_and_surround_the_memories():
 
 
 @pytest.fixture
-def mcnn(capsys, tmp_path, monkeypatch):
-    """Run `mcnn certify`; give its status, standard output and standard error."""
-    monkeypatch.chdir(tmp_path)
-    if not any(command.callback is certify for command in cli.app.registered_commands):
-        cli.app.command()(certify)
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["mcnn", "certify", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        captured = capsys.readouterr()
-        assert "Traceback" not in captured.err
-        return ended.value.code or 0, captured.out, " ".join(captured.err.split())
-
-    return run
+def certify(mcnn, empty_folder):
+    """Run `mcnn certify` in an empty folder; as the fixture `mcnn`."""
+    return functools.partial(mcnn, "certify")
 
 
 def test_command_prints_a_table_and_ends_with_0_when_the_certificate_holds(
-    mcnn, tmp_path, pen_demonstrations, pen_dataset
+    certify, tmp_path, pen_demonstrations, pen_dataset
 ):
     for seed in (0, 1):
         save_policy(mcnn_policy(pen_demonstrations.subset(4), pen_dataset, seed=seed), tmp_path / f"p{seed}")
-    status, out, _ = mcnn("p0", "p1", "--states", 100)
+    status, out, _ = certify("p0", "p1", "--states", 100)
     assert status == 0
     for part in (
         "The certificate holds",
@@ -365,40 +351,40 @@ def test_command_prints_a_table_and_ends_with_0_when_the_certificate_holds(
         assert part in out
 
 
-def test_command_prints_one_line_of_json(mcnn, tmp_path, pen_demonstrations):
+def test_command_prints_one_line_of_json(certify, tmp_path, pen_demonstrations):
     save_policy(mcnn_policy(pen_demonstrations), tmp_path / "p")
-    status, out, _ = mcnn("p", "--json", "--states", 100, "--seed", 3)
+    status, out, _ = certify("p", "--json", "--states", 100, "--seed", 3)
     values = json.loads(out)
     assert status == 0
     assert out.count("\n") == 1
     assert (values["policies"], values["holds"], values["memories"]) == (["p"], True, 60)
-    assert mcnn("p", "--json", "--states", 100, "--seed", 3)[1] == out
-    assert mcnn("p", "--json", "--states", 100, "--seed", 4)[1] != out
+    assert certify("p", "--json", "--states", 100, "--seed", 3)[1] == out
+    assert certify("p", "--json", "--states", 100, "--seed", 4)[1] != out
 
 
-def test_command_shows_the_rollouts_that_a_sweep_recorded(mcnn, tmp_path, pen_demonstrations):
+def test_command_shows_the_rollouts_that_a_sweep_recorded(certify, tmp_path, pen_demonstrations):
     save_policy(mcnn_policy(pen_demonstrations), tmp_path / "p")
     write_records(tmp_path, record(0, 3.0), record(1, 5.25))
-    status, out, _ = mcnn("p", "--states", 100)
+    status, out, _ = certify("p", "--states", 100)
     assert status == 0
     (row,) = (line.split() for line in out.splitlines() if "rollouts" in line)
     assert row == ["rollouts,", "2", "episodes", "200", "5.25", "-", "-", "1.99", "-"]
 
 
-def test_command_ends_with_1_when_the_certificate_does_not_hold(mcnn, tmp_path, pen_demonstrations):
+def test_command_ends_with_1_when_the_certificate_does_not_hold(certify, tmp_path, pen_demonstrations):
     policy = mcnn_policy(pen_demonstrations)
     policy.layers[0][0][:] = np.nan
     save_policy(policy, tmp_path / "p")
-    status, out, _ = mcnn("p", "--states", 100)
+    status, out, _ = certify("p", "--states", 100)
     assert status == 1
     assert "DOES NOT HOLD" in out
     assert "0 of 60" in out
-    status, out, _ = mcnn("p", "--states", 100, "--json")
+    status, out, _ = certify("p", "--states", 100, "--json")
     assert status == 1
     assert json.loads(out)["holds"] is False
 
 
-def test_command_refuses_in_a_sentence_what_it_cannot_certify(mcnn, pen_demonstrations, tmp_path):
+def test_command_refuses_in_a_sentence_what_it_cannot_certify(certify, pen_demonstrations, tmp_path):
     save_policy(bc_policy(pen_demonstrations), tmp_path / "bc")
     save_policy(mcnn_policy(pen_demonstrations), tmp_path / "damaged")
     save_policy(mcnn_policy(pen_demonstrations), tmp_path / "one")
@@ -416,12 +402,12 @@ def test_command_refuses_in_a_sentence_what_it_cannot_certify(mcnn, pen_demonstr
         (["one", "--states", "0"], 2, "Invalid value for '--states'"),
         ([], 2, "Missing argument"),
     ):
-        status, out, err = mcnn(*arguments)
+        status, out, err = certify(*arguments)
         assert (status, out) == (expected, ""), arguments
         assert message in err
 
 
-def test_command_shows_an_example(mcnn):
-    status, out, _ = mcnn("--help")
+def test_command_shows_an_example(certify):
+    status, out, _ = certify("--help")
     assert status == 0
     assert "Example: mcnn certify runs/" in out

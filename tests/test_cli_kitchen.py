@@ -4,9 +4,7 @@ import json
 
 import mlflow
 import pandas as pd
-import pytest
 
-from mcnn_ray.cli import main
 from mcnn_ray.data.mjl import write_mjl
 from mcnn_ray.rollout.records import read_records
 from mcnn_ray.tasks.catalogue import KITCHEN_OBJECTS
@@ -14,20 +12,8 @@ from mcnn_ray.tracking import tracking_uri
 from tests.data.test_relay import simulate
 
 
-@pytest.fixture
-def mcnn(capsys, monkeypatch):
+def test_imported_logs_train_policies_whose_objects_are_counted_everywhere(mcnn, tmp_path, monkeypatch, ray_running):
     monkeypatch.setenv("COLUMNS", "120")
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return ended.value.code or 0, out, err
-
-    return run
-
-
-def test_imported_logs_train_policies_whose_objects_are_counted_everywhere(mcnn, tmp_path, ray_running):
     for seed in range(3):
         write_mjl(tmp_path / "demos" / f"{seed}.mjl", simulate(seed))
     dataset = ("mcnn/kitchen/relay-v0", "--task", "kitchen-relay-v0", "--overwrite")  # another test's may be there

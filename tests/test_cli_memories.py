@@ -1,18 +1,15 @@
 """`mcnn memories` as a user meets it: what it prints is what it learned, and it writes where it says."""
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 from matplotlib.image import imread
 from typer.testing import CliRunner
 
 from mcnn_ray import cli
 from mcnn_ray.artifacts import verify_manifest
-from mcnn_ray.cli_memories import memories
 from mcnn_ray.core.codebook import CODEBOOK_METHODS, learn_codebook
 from mcnn_ray.core.normalise import Standardiser
 from mcnn_ray.report.codebook_pictures import distances_to_memories
@@ -20,29 +17,7 @@ from mcnn_ray.report.codebook_pictures import distances_to_memories
 TASK = "pen-expert-v1"
 
 
-@pytest.fixture(scope="module")
-def app():
-    """A program with this command."""
-    app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
-    app.callback()(lambda: None)  # so that one command alone keeps its name
-    app.command()(memories)
-    return app
-
-
-@pytest.fixture
-def mcnn(app, capsys, tmp_path, monkeypatch):
-    """Run the program in an empty folder; give its status, standard output and standard error."""
-    monkeypatch.setattr(cli, "app", app)  # with the real program's way of showing errors
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["mcnn", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        captured = capsys.readouterr()
-        return ended.value.code or 0, captured.out, " ".join(captured.err.split())
-
-    return run
+pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 @pytest.fixture(scope="module")
@@ -58,12 +33,12 @@ def test_help_shows_an_example_and_every_method(mcnn):
 
 
 @pytest.fixture(scope="module")
-def learned(app, pen_dataset, tmp_path_factory):
+def learned(pen_dataset, tmp_path_factory):
     """The flags of a run, and what it printed as JSON."""
     storage = tmp_path_factory.mktemp("storage")
     flags = ["--dataset", pen_dataset, "--fraction", "0.05", "--seed", "3", "--lambda", "0.5,1000"]
     flags += ["--storage", str(storage)]
-    result = CliRunner().invoke(app, ["memories", TASK, *flags, "--json"])
+    result = CliRunner().invoke(cli.app, ["memories", TASK, *flags, "--json"])
     assert result.exit_code == 0, result.output
     assert "memories neural-gas 5%: 100 of 100" in result.stderr
     return flags, json.loads(result.stdout), storage

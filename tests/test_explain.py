@@ -8,7 +8,6 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from mcnn_ray.cli import main
 from mcnn_ray.core.normalise import ActionScale, Standardiser
 from mcnn_ray.data.minari_store import read_minari, write_minari
 from mcnn_ray.errors import ConfigError, SimulationError
@@ -87,17 +86,6 @@ def folder(policy, rollouts, door, tmp_path_factory):
 @pytest.fixture(scope="module")
 def shown(policy, rollouts):
     return explain_rollout(policy, rollouts[1], DOOR)
-
-
-@pytest.fixture
-def mcnn(capsys):
-    def run(*arguments):
-        with pytest.raises(SystemExit) as ended:
-            main([*map(str, arguments)])
-        captured = capsys.readouterr()
-        return ended.value.code or 0, captured.out, " ".join(captured.err.split())
-
-    return run
 
 
 def test_episode_is_the_one_that_an_evaluation_of_the_same_seed_runs(policy, rollouts):

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from mcnn_ray.artifacts import write_json
-from mcnn_ray.cli import main
 from mcnn_ray.errors import ArtifactError, ConfigError, TrackingError
 from mcnn_ray.policies.base import save_policy
 from mcnn_ray.policies.loading import load_policy
@@ -237,12 +236,9 @@ def test_code_of_a_registered_model_is_not_run_by_our_loader(storage, client, tm
         code.write_text(before)
 
 
-def test_export_and_promote_on_the_command_line(storage, tmp_path, capsys):
+def test_export_and_promote_on_the_command_line(storage, tmp_path, mcnn):
     def run(*arguments):
-        with pytest.raises(SystemExit) as ended:
-            main([*map(str, arguments), "--storage", str(storage)])
-        captured = capsys.readouterr()
-        return ended.value.code or 0, captured.out, captured.err
+        return mcnn(*arguments, "--storage", storage)
 
     status, out, err = run("promote", "reported", "--name", "cli")
     assert status == 0

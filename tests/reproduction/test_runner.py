@@ -1,5 +1,6 @@
 """A small reproduction end to end: interrupted, continued, shared between names, beside the paper's numbers."""
 
+import functools
 import json
 from dataclasses import replace
 
@@ -7,7 +8,6 @@ import mlflow
 import pandas as pd
 import pytest
 
-from mcnn_ray.cli import main
 from mcnn_ray.errors import ConfigError, SimulationError
 from mcnn_ray.report.published import published
 from mcnn_ray.reproduction import budgets, runner
@@ -162,47 +162,41 @@ def test_a_sweep_that_fails_is_a_row_that_says_why(storage, monkeypatch):
 
 
 @pytest.fixture
-def mcnn(capsys, monkeypatch):
+def reproduce(mcnn, monkeypatch):
+    """Run `mcnn reproduce`, which also knows the tiny budget; as the fixture `mcnn`."""
     monkeypatch.setattr(budgets, "BUDGETS", {**BUDGETS, "tiny": TINY})
     monkeypatch.setenv("COLUMNS", "160")
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as ended:
-            main(["reproduce", *(str(argument) for argument in arguments)])
-        out, err = capsys.readouterr()
-        return ended.value.code or 0, out, err
-
-    return run
+    return functools.partial(mcnn, "reproduce")
 
 
-def test_without_a_name_all_are_listed_with_what_they_take(mcnn, tmp_path, monkeypatch):
+def test_without_a_name_all_are_listed_with_what_they_take(reproduce, tmp_path, monkeypatch):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "none"))
-    status, out, err = mcnn("--budget", "smoke", "--storage", tmp_path, "--json")
+    status, out, err = reproduce("--budget", "smoke", "--storage", tmp_path, "--json")
     assert status == 0, err
     rows = {row["name"]: row for row in json.loads(out)}
     assert rows["kitchen"]["missing"]["kitchen-relay-v0"].startswith("mcnn data import")
     assert rows["returns"]["members"] > rows["neural-gas"]["members"] > 0 == rows["function-class"]["members"]
 
 
-def test_plan_says_what_it_will_take_and_runs_nothing(mcnn, tmp_path, storage):
+def test_plan_says_what_it_will_take_and_runs_nothing(reproduce, tmp_path, storage):
     asked = ("returns", "--budget", "tiny", "--tasks", "pen-expert-v1", "--methods", "bc,mcnn+mlp", "--plan")
-    status, out, err = mcnn(*asked, "--storage", tmp_path, "--json")
+    status, out, err = reproduce(*asked, "--storage", tmp_path, "--json")
     assert status == 0, err
     (sweep,) = json.loads(out)["sweeps"]
     assert (sweep["to_train"], sweep["rollouts"], sweep["finished"]) == (3, 10, False)  # four of them for choosing
     assert list(tmp_path.iterdir()) == []
-    (sweep,) = json.loads(mcnn(*asked, "--storage", storage["storage"], "--json")[1])["sweeps"]
+    (sweep,) = json.loads(reproduce(*asked, "--storage", storage["storage"], "--json")[1])["sweeps"]
     assert (sweep["to_train"], sweep["finished"]) == (0, True)
 
 
-def test_the_command_shows_the_table_and_what_is_missing(mcnn, storage):
+def test_the_command_shows_the_table_and_what_is_missing(reproduce, storage):
     asked = ("neural-gas", "--budget", "tiny", "--tasks", "pen-expert-v1,hammer-human-v1")
-    status, out, err = mcnn(*asked, "--storage", storage["storage"])
+    status, out, err = reproduce(*asked, "--storage", storage["storage"])
     assert status == 0, err
     assert "SMOKE" in out
     assert "minari download D4RL/hammer/human-v2" in out
     assert str(runner.report_folder(storage["storage"], "neural-gas", TINY) / "index.html") in out
-    status, out, _ = mcnn(*asked, "--storage", storage["storage"], "--json")
+    status, out, _ = reproduce(*asked, "--storage", storage["storage"], "--json")
     (told,) = json.loads(out)
     assert {row["setting"] for row in told["rows"] if row["mean"] is not None} == {"neural-gas", "random"}
 
@@ -217,8 +211,8 @@ def test_the_command_shows_the_table_and_what_is_missing(mcnn, storage):
         (("returns", "--budget", "papr"), "did you mean 'paper'"),
     ],
 )
-def test_what_is_asked_wrongly_is_told(mcnn, tmp_path, asked, message):
-    status, _, err = mcnn(*asked, "--storage", tmp_path)
+def test_what_is_asked_wrongly_is_told(reproduce, tmp_path, asked, message):
+    status, _, err = reproduce(*asked, "--storage", tmp_path)
     assert status == 2
     assert message in " ".join(err.split())
 

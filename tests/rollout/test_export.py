@@ -32,17 +32,6 @@ def folder(pen_demonstrations, tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def mcnn(capsys):
-    def run(*arguments):
-        with pytest.raises(SystemExit) as ended:
-            main([*map(str, arguments)])
-        captured = capsys.readouterr()
-        return ended.value.code or 0, captured.out, " ".join(captured.err.split())
-
-    return run
-
-
 @pytest.fixture(scope="module")
 def exported(folder):
     with pytest.raises(SystemExit) as ended:

@@ -1,9 +1,9 @@
+import functools
 import json
 from dataclasses import replace
 
 import pytest
 
-from mcnn_ray.cli import main
 from mcnn_ray.data.collect import collect_episodes
 from mcnn_ray.rollout.episode import run_episodes
 from mcnn_ray.rollout.records import read_rollout, write_rollouts
@@ -28,14 +28,8 @@ def file(rollouts, tmp_path):
 
 
 @pytest.fixture
-def mcnn_replay(capsys):
-    def run(*arguments):
-        with pytest.raises(SystemExit) as ended:
-            main(["replay", *map(str, arguments)])
-        captured = capsys.readouterr()
-        return ended.value.code or 0, captured.out, " ".join(captured.err.split())
-
-    return run
+def mcnn_replay(mcnn):
+    return functools.partial(mcnn, "replay")
 
 
 def test_episode_that_ran_in_step_with_others_replays_to_the_last_bit(file):
