@@ -23,7 +23,9 @@ __all__ = ["aggregate_figure", "curves_figure", "iqm_figure", "profiles_figure"]
 
 _KIND = re.compile(r"-(human|expert|cloned)-")
 _THRESHOLDS = 101
+# The fifth setting of a method has the first one's dash: with its marker, where lines have any.
 _DASHES = ("-", "--", ":", "-.")
+_MARKERS = (".", "s", "^", "D")
 
 
 def aggregate_figure(comparison: pd.DataFrame, episodes: pd.DataFrame, note: str = "") -> Figure | None:
@@ -173,14 +175,16 @@ def curves_figure(curves: pd.DataFrame, note: str = "") -> Figure:
     for axes, task in zip(panels, tasks, strict=True):
         rows = curves[curves["task"] == task]
         metric = "score" if "score" in rows and rows["score"].notna().any() else "return"
-        styles = _line_styles(list(dict.fromkeys(zip(rows["method"], rows["setting"], strict=True))))
+        groups = list(dict.fromkeys(zip(rows["method"], rows["setting"], strict=True)))
+        styles, places = _line_styles(groups), _settings(groups)
         for (method, setting), own in rows.groupby(["method", "setting"], sort=False):
             style = styles[method, setting]
             for _, seed in own.groupby("training_seed"):
                 axes.plot(seed["step"], seed[metric], color=style["color"], linewidth=0.6, alpha=0.5)
             mean = own.groupby("step")[metric].mean()
             label = group_label((method, setting))
-            axes.plot(mean.index, mean, marker=".", linewidth=1.9, label=label, **style)
+            marker = _MARKERS[places[method].index(setting) // len(_DASHES) % len(_MARKERS)]
+            axes.plot(mean.index, mean, marker=marker, markersize=5.5, linewidth=1.9, label=label, **style)
         seeds = rows["training_seed"].nunique()
         axes.set_title(f"{task}, {counted(seeds, 'training seed')}")
         axes.set(xlabel="training steps", ylabel=unit(metric))
@@ -207,9 +211,7 @@ def _line_styles(groups: Sequence[Group]) -> dict[Group, dict[str, Any]]:
             group: {"color": COLOURS[i % colours], "linestyle": _DASHES[i // colours % len(_DASHES)]}
             for i, group in enumerate(groups)
         }
-    settings: dict[str, list[str]] = {}
-    for method, setting in groups:
-        settings.setdefault(method, []).append(setting)
+    settings = _settings(groups)
     return {
         (method, setting): {
             "color": look(method)["color"],
@@ -217,6 +219,13 @@ def _line_styles(groups: Sequence[Group]) -> dict[Group, dict[str, Any]]:
         }
         for method, setting in groups
     }
+
+
+def _settings(groups: Sequence[Group]) -> dict[str, list[str]]:
+    settings: dict[str, list[str]] = {}
+    for method, setting in groups:
+        settings.setdefault(method, []).append(setting)
+    return settings
 
 
 def _draw_forest(axes: Axes, labels: Sequence[str], values: Sequence[Interval | None]) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CAPTIONS", "bars_figure", "figures_of", "levels_figure", "lines_figure", "subtasks_figure"]
 
-_LABEL_SHARE = 0.07  # of an axis, that a label takes
+_LABEL_SHARE = 0.11  # of an axis, that a label takes
 
 CAPTIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -237,11 +237,14 @@ def subtasks_figure(comparison: pd.DataFrame, note: str = "") -> Figure | None:
 
 
 def _tick_labels(ticks: Sequence[float]) -> list[str]:
-    """Return the labels of a logarithmic axis; of two that would overlap only the right one."""
-    if not ticks:
-        return []
-    least = (ticks[-1] / ticks[0]) ** _LABEL_SHARE
-    return ["" if next_ / tick < least else f"{tick:g}" for tick, next_ in zip(ticks, [*ticks[1:], inf], strict=True)]
+    """Return the labels of a logarithmic axis, from the right on; none for those that would overlap the one after."""
+    labels: list[str] = []
+    after = inf
+    for tick in reversed(ticks):
+        fits = after / tick >= (ticks[-1] / ticks[0]) ** _LABEL_SHARE
+        labels.insert(0, f"{tick:g}" if fits else "")
+        after = tick if fits else after
+    return labels
 
 
 def _of_metric(comparison: pd.DataFrame, metric: str) -> pd.DataFrame:

@@ -80,7 +80,7 @@ def test_episode_does_not_depend_on_what_its_server_did_before(undisturbed):
     assert undisturbed[0] == undisturbed[1] != undisturbed[2]
 
 
-# In the second episode or, where the server has run by itself for longer before, in the first; it ends after the second.
+# In the second episode, or the first where the server has run by itself for long before it; it ends after two.
 @pytest.mark.parametrize("fault", ["hang-in-tick:60", "crash-in-tick:60"])
 def test_episode_whose_server_fails_is_told_and_is_the_same_on_the_next_one(tmp_path, undisturbed, fault):
     found, errors = told(driver(tmp_path, "--fault", fault))
