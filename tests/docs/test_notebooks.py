@@ -1,5 +1,7 @@
 """Notebooks run from the first cell to the last, and their committed outputs are small and of no one machine."""
 
+import ast
+import importlib
 import re
 
 import nbformat
@@ -20,6 +22,15 @@ def test_notebook_runs_to_its_end(path, tmp_path):
     told = str([output for cell in cells for output in cell.outputs])
     assert "Traceback" not in told
     assert "error:" not in told  # of a command, whose status a cell does not look at
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_what_notebooks_import_is_there(path):
+    code = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code")
+    code = re.sub(r"^[!%].*$", "", code, flags=re.MULTILINE)
+    imported = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom)]
+    wanted = [(node.module, alias.name) for node in imported for alias in node.names if "mcnn_ray" in node.module]
+    assert all(hasattr(importlib.import_module(module), name) for module, name in wanted), wanted
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
