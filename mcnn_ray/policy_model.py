@@ -6,6 +6,7 @@ A model holds the policy directory as it is, under `artifacts/policy`, and a cop
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 import math
 import shutil
 import tempfile
@@ -104,6 +105,7 @@ def _write_model(policy: Path, target: Path, model_id: str, run_id: str) -> None
     from mlflow.models import Model, ModelSignature
     from mlflow.types import Schema, TensorSpec
 
+    logging.getLogger("mlflow.pyfunc").setLevel(logging.WARNING)  # it tells of each model that it looks at its example
     example_D, action_dim = _example(policy)
     float32 = np.dtype(np.float32)
     mlflow.pyfunc.save_model(
