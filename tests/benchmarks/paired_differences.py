@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-import numpy as np
+import pandas as pd
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -18,22 +18,28 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from mcnn_ray.artifacts import read_json
-from mcnn_ray.rollout.records import read_rollouts
+from mcnn_ray.member import Member, settings_of
+from mcnn_ray.rollout.records import read_records
 from mcnn_ray.stats import mean_interval
-
-# What tells settings apart, beside the training seed.
-SETTING = ("method", "lambda_", "memory_fraction", "memories", "demonstrations", "steps")
 
 
 def scores_of(sweep):
-    """Return (training seeds, starts) scores, or returns where there is no score, of each setting."""
-    found = {}
-    for path in sorted(sweep.glob("members/*/episodes.parquet")):
-        member = read_json(path.with_name("policy") / "policy.json")["card"]["member"]
-        records = sorted((rollout.record for rollout in read_rollouts(path)), key=lambda record: record.episode_seed)
-        own = [record.episode_return if (score := record.normalised_score) is None else score for record in records]
-        found.setdefault(tuple(member.get(name) for name in SETTING), {})[member["seed"]] = own
-    return {setting: np.array([own[seed] for seed in sorted(own)]) for setting, own in found.items()}
+    """Return the scores, or returns where there are none, of each setting: rows are training seeds, columns starts."""
+    members = {
+        path: Member.from_parameters(read_json(path.with_name("policy") / "policy.json")["card"]["member"])
+        for path in sweep.glob("members/*/episodes.parquet")
+    }
+    return {
+        setting: pd.DataFrame({members[path].seed: _of_starts(read_records(path)) for path in paths})
+        .sort_index(axis=1)
+        .T
+        for setting, paths in settings_of(members).items()
+    }
+
+
+def _of_starts(records):
+    values = {record.episode_seed: (record.normalised_score, record.episode_return) for record in records}
+    return pd.Series({start: earned if score is None else score for start, (score, earned) in values.items()})
 
 
 def main():
@@ -41,17 +47,19 @@ def main():
     parser.add_argument("sweeps", nargs="+", type=Path, metavar="SWEEP")
     for sweep in parser.parse_args().sweeps:
         table = Table(title=sweep.name, box=box.SIMPLE_HEAD, title_justify="left")
-        for name in ("method", "lambda", "memories", "demonstrations", "n", "score", "less that of bc"):
-            table.add_column(name, no_wrap=True, justify="left" if name == "method" else "right")
+        for name in ("setting", "n", "score", "less that of bc"):
+            table.add_column(name, no_wrap=True, justify="left" if name == "setting" else "right")
         found = scores_of(sweep)
-        for setting in sorted(found, key=lambda setting: [(value is not None, value) for value in setting]):
-            method, lambda_, fraction, _, demonstrations, _ = setting
+        cloned = [setting for setting in found if setting.method == "bc"]
+        for setting in sorted(found, key=lambda setting: (setting.method, setting.demonstrations or 0, setting.label)):
             values = found[setting]
-            plain = [other for key, other in found.items() if (key[0], key[4]) == ("bc", demonstrations)]
-            difference = "" if method == "bc" or not plain else mean_interval(values - plain[0]).text(1)
-            share = "" if fraction is None else f"{fraction:.1%}"
-            numbers = ("" if lambda_ is None else f"{lambda_:g}", share, str(demonstrations or "all"), str(values.size))
-            table.add_row(method, *numbers, mean_interval(values).text(1), difference)
+            difference = ""
+            plain = [other for other in cloned if other.demonstrations == setting.demonstrations]
+            if setting.method != "bc" and len(plain) == 1:  # of several, which one is meant is not known
+                others = found[plain[0]].reindex(columns=values.columns)
+                difference = mean_interval(values.to_numpy() - others.to_numpy()).text(1)
+            numbers = (str(values.count().sum()), mean_interval(values.to_numpy()).text(1), difference)
+            table.add_row(setting.setting_label, *numbers)
         Console(width=110).print(table)
 
 
