@@ -164,7 +164,6 @@ def test_installed_server_is_started_by_its_program_shown_its_map_and_ended_with
 
 KEEP = """
 import sys
-from mcnn_ray.carla import ports
 from mcnn_ray.carla.plan import ServerPlan
 from mcnn_ray.carla.supervisor import Supervisor
 Supervisor(ServerPlan(kind="install", maps=("Town04",), root=sys.argv[1], folder=sys.argv[2])).ready()
@@ -274,23 +273,38 @@ def test_variables_choose_the_servers(tmp_path):
         find_plan("Town04", "HighwayLoop", {"CARLA_ROOT": "/opt/none"})
 
 
-def test_servers_are_spread_over_the_gpus(tmp_path, monkeypatch):
-    # Names and ports of its own: other tests' servers would count too.
+@pytest.fixture
+def leases_of_its_own(monkeypatch):
+    """Names and ports that no other test's servers have: theirs would count too."""
     monkeypatch.setattr(ports, "_PREFIX", f"mcnn-ray-test-{os.getpid()}-")
     monkeypatch.setattr(ports, "FIRST_PORT", ports.FIRST_PORT + BLOCK_PORTS * ports._BLOCKS)
+
+
+def test_servers_are_spread_over_the_gpus(tmp_path, leases_of_its_own):
+    plan = real(tmp_path, "exit 0", gpus=2)
+    with supervising(plan) as first, supervising(plan) as second:
+        cards = [first.record.gpu, second.record.gpu]
+        blocks = [first.record.port, second.record.port]
+    with (
+        supervising(plan) as alone,
+        lease_block(tmp_path).locks[0],
+        supervising(plan) as beyond,
+    ):  # a block between them
+        assert sorted([alone.record.gpu, beyond.record.gpu]) == [0, 1]
+    assert sorted(cards) == [0, 1]
+    for port, card in zip(blocks, cards, strict=True):
+        assert {f"-graphicsadapter={card}", f"-carla-rpc-port={port}"} <= set(plan.command(port, card))
+
+
+def test_next_server_goes_on_the_gpu_with_the_fewest_whatever_ended_before(tmp_path, leases_of_its_own):
     plan = real(tmp_path, "exit 0", gpus=3)
     with contextlib.ExitStack() as stack:
         supervisors = [stack.enter_context(supervising(plan)) for _ in range(6)]
         assert sorted(supervisor.record.gpu for supervisor in supervisors) == [0, 0, 1, 1, 2, 2]
         for supervisor in supervisors:
-            place, card = supervisor.record.port, supervisor.record.gpu
-            assert {f"-graphicsadapter={card}", f"-carla-rpc-port={place}"} <= set(plan.command(place, card))
-        for supervisor in supervisors:
             if supervisor.record.gpu == 1:
                 supervisor.close()
-        # Those that come go where the fewest are, whatever ended before.
-        later = [stack.enter_context(supervising(plan)).record.gpu for _ in range(2)]
-        assert later == [1, 1]
+        assert [stack.enter_context(supervising(plan)).record.gpu for _ in range(2)] == [1, 1]
 
 
 def test_installed_server_of_another_version_is_refused(tmp_path):
