@@ -68,7 +68,8 @@ def explain(
     from mcnn_ray.rollout.records import read_rollout
     from mcnn_ray.tasks.catalogue import find_recorded_task
 
-    episodes = Path(policy) if Path(policy).is_file() or Path(policy).suffix == ".parquet" else None
+    named = Path(policy)
+    episodes = named if named.is_file() or named.suffix == ".parquet" else None
     rollout = None if episodes is None else read_rollout(episodes, episode_seed)
     directory = find_policy(policy, storage) if episodes is None else acted or policy_beside(episodes)
     if directory is None:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mcnn_ray.data.demonstrations import Demonstrations
+from mcnn_ray.data.minari_store import image_bytes
 from mcnn_ray.encoders.networks import IMAGE_SHAPE
 from mcnn_ray.explain import EpisodeExplained
 from mcnn_ray.rollout.replay import see_again
@@ -96,7 +97,7 @@ def _images(shown: EpisodeExplained, images_TX: npt.NDArray[np.float32], steps: 
 
 def _image(flat_X: npt.NDArray[np.float32]) -> Frame:
     """Return an image as a picture whose pixels can be told apart."""
-    pixels = np.rint(255 * np.clip(flat_X.reshape(IMAGE_SHAPE), 0, 1)).astype(np.uint8)
+    pixels = image_bytes(flat_X).reshape(IMAGE_SHAPE)
     return pixels.repeat(_ENLARGED, axis=0).repeat(_ENLARGED, axis=1)
 
 

@@ -162,7 +162,7 @@ def lease_card(cards: int) -> tuple[socket.socket, int]:
         The lock, to hold and to hand on as those of ports, and the card's index.
 
     Raises:
-        SimulationError: as many servers run as there are blocks of ports.
+        SimulationError: each card has as many servers as there are blocks of ports.
     """
     held = Path("/proc/net/unix").read_text()
     servers = [held.count(f"@{_PREFIX}card-{card}-") for card in range(cards)]

@@ -258,10 +258,11 @@ def _in_bytes(observations_ND: npt.NDArray[np.float32], space: gym.Space[Any]) -
     if not isinstance(space, spaces.Box) or np.any(space.low != 0.0) or not np.isin(space.high, (1.0, 256.0)).all():
         return False
     blocks = (observations_ND[start : start + _BLOCK_ROWS] for start in range(0, len(observations_ND), _BLOCK_ROWS))
-    return all(np.array_equal(_bytes(block) / np.float32(255.0), block) for block in blocks)
+    return all(np.array_equal(image_bytes(block) / np.float32(255.0), block) for block in blocks)
 
 
-def _bytes(observations: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
+def image_bytes(observations: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
+    """Return images in [0, 1] as whole numbers up to 255, of the same shape."""
     whole: npt.NDArray[np.uint8] = np.rint(np.clip(observations, 0.0, 1.0) * np.float32(255.0)).astype(np.uint8)
     return whole
 
@@ -277,7 +278,7 @@ def _episode_buffers(demonstrations: Demonstrations, in_bytes: bool) -> Iterator
         terminated = demonstrations.terminated_E is not None and demonstrations.terminated_E[e]
         yield EpisodeBuffer(
             id=e,
-            observations=_bytes(seen) if in_bytes else seen,
+            observations=image_bytes(seen) if in_bytes else seen,
             actions=demonstrations.actions_NA[start:stop],
             rewards=demonstrations.rewards_N[start:stop],
             terminations=at_end & terminated,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import psutil
@@ -19,7 +19,15 @@ from mcnn_ray.training.learners import LEARNERS
 from mcnn_ray.training.pack import CHUNK_STEPS
 from mcnn_ray.training.step_shape import StepCost, StepShape
 
-__all__ = ["Capacity", "measure_capacity", "pack_bytes", "split_by_memory", "step_cost", "worthwhile_packs"]
+__all__ = [
+    "Capacity",
+    "measure_capacity",
+    "pack_bytes",
+    "split_by_memory",
+    "step_cost",
+    "training_flop",
+    "worthwhile_packs",
+]
 
 _SHARE = 0.8  # of the free memory that packs may take
 _NUMBER = 4  # bytes
@@ -104,9 +112,13 @@ def step_cost(member: Member, widths: tuple[int, int]) -> StepCost:
 
 def worthwhile_packs(members: Sequence[Member], studies: Studies) -> int:
     """Return over how many processes it pays to spread training; each takes seconds to start."""
-    trained = [member for member in members if member.trained]
-    flop = sum(member.steps * step_cost(member, studies.widths).flop for member in trained)
-    return max(1, math.ceil(flop / _WORTH_FLOP))
+    return max(1, math.ceil(training_flop(members, studies) / _WORTH_FLOP))
+
+
+def training_flop(members: Iterable[Member], studies: Studies) -> int:
+    """Return the operations of all gradient steps of those that are trained."""
+    groups = _by_shape(members)
+    return sum(len(group) * group[0].steps * step_cost(group[0], studies.widths).flop for group in groups)
 
 
 def split_by_memory(members: Sequence[Member], studies: Studies, capacity: Capacity) -> int:
@@ -115,12 +127,8 @@ def split_by_memory(members: Sequence[Member], studies: Studies, capacity: Capac
     Raises:
         ConfigError: not even one member fits.
     """
-    shapes: dict[tuple[object, ...], list[Member]] = {}
-    for member in members:
-        if member.trained:
-            shapes.setdefault(member.shape, []).append(member)
     packs = capacity.packs_at_once
-    for group in shapes.values():
+    for group in _by_shape(members):
         shared, each = pack_bytes(group, studies)
         fit = (capacity.free_bytes - shared) // each
         if fit < 1:
@@ -131,3 +139,12 @@ def split_by_memory(members: Sequence[Member], studies: Studies, capacity: Capac
             )
         packs = max(packs, math.ceil(len(group) / fit))
     return packs
+
+
+def _by_shape(members: Iterable[Member]) -> list[list[Member]]:
+    """Return those that are trained, in groups of one shape, whose steps all take the same."""
+    shapes: dict[tuple[object, ...], list[Member]] = {}
+    for member in members:
+        if member.trained:
+            shapes.setdefault(member.shape, []).append(member)
+    return list(shapes.values())

@@ -18,7 +18,7 @@ from mcnn_ray.encoders.encoder import Encoder
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.member import Member
 from mcnn_ray.rollout.episode import FAULTS, LOCKSTEP
-from mcnn_ray.sweep.capacity import Capacity, pack_bytes, step_cost
+from mcnn_ray.sweep.capacity import Capacity, pack_bytes, step_cost, training_flop
 from mcnn_ray.sweep.cluster import cluster_cpus, cluster_gpus
 from mcnn_ray.sweep.plan import PlannedPack, SweepPlan
 from mcnn_ray.sweep.studies import Studies
@@ -135,10 +135,7 @@ def _disk(packs: Sequence[PlannedPack], studies: Studies) -> int:
 
 def _training_s(packs: Sequence[PlannedPack], studies: Studies, capacity: Capacity) -> float:
     """Return the seconds that the matrix products take on single threads, and what comes with them."""
-    somes = [next(iter(pack.members.values())) for pack in packs]
-    flop = sum(
-        pack.member_steps * step_cost(some, studies.widths).flop for pack, some in zip(packs, somes, strict=True)
-    )
+    flop = training_flop([member for pack in packs for member in pack.members.values()], studies)
     if not flop:
         return 0.0
     return flop / (product_rate() * PRODUCT_SHARE * min(capacity.packs_at_once, len(packs)))

@@ -120,11 +120,10 @@ def test_search_cut_off_after_a_batch_draws_and_ends_the_same_and_runs_only_what
     stages, said = [], []
     run_sweep(tuned_config(pen_dataset), folder.parent, lambda *told: stages.append(told), said.append)
     assert said[1].startswith("settings 1 to 2 of 4 of each method: plan: 2 members;")
-    left = len(batches[last])
-    assert said[2].startswith(f"settings 3 to 4 of 4 of each method: plan: 2 members; {left} to train in 1 pack")
+    assert said[2].startswith("settings 3 to 4 of 4 of each method: plan: 2 members; 2 to train in 1 pack")
     assert {name: (folder / name).read_bytes() for name in names} == before
     trained = [told for told in stages if told[0] == "training, member-steps"]
-    assert trained[-1][1:] == (100 * left,) * 2
+    assert trained[-1][1:] == (100 * len(batches[last]),) * 2
     assert json.dumps(read_json(folder / "sweep.json")["packs"]) == json.dumps(batches)
 
 
