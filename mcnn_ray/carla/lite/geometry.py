@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TypeVar
 
+import numba as nb
 import numpy as np
 import numpy.typing as npt
 
@@ -27,6 +28,7 @@ def wrapped(degrees: _Angle) -> _Angle:
     return (degrees + 180.0) % 360.0 - 180.0
 
 
+@nb.njit("f8[:,::1](f8, f8, f8)", cache=True)
 def rotation_matrix(pitch_deg: float, yaw_deg: float, roll_deg: float) -> npt.NDArray[np.float64]:
     """Return the (3, 3) matrix that takes vectors of a rotated frame into the frame around it."""
     cp, sp = math.cos(math.radians(pitch_deg)), math.sin(math.radians(pitch_deg))
@@ -49,7 +51,8 @@ def compose(parent: Sequence[float], relative: Sequence[float]) -> Pose:
         relative: pose in the parent's frame.
     """
     outer = rotation_matrix(*parent[3:6])
-    x, y, z = (outer @ np.asarray(relative[:3]) + np.asarray(parent[:3])).tolist()
+    ahead, right, up = relative[:3]
+    x, y, z = (a * ahead + b * right + c * up + at for (a, b, c), at in zip(outer.tolist(), parent, strict=False))
     if not any(relative[3:6]):
         return x, y, z, parent[3], parent[4], parent[5]
     turned = outer @ rotation_matrix(*relative[3:6])

@@ -106,7 +106,7 @@ class LaneGraph:
         found = self._around.get(cell)
         if found is None:
             middle = (cell[0] + 0.5) * _CELL_M, (cell[1] + 0.5) * _CELL_M
-            away_N = np.abs(self.points_N3[:, :2] - middle).max(axis=1)
+            away_N = np.maximum(np.abs(self.poses_N5[:, 0] - middle[0]), np.abs(self.poses_N5[:, 1] - middle[1]))
             found = np.flatnonzero(away_N < 1.5 * _CELL_M)
             if not found.size:
                 found = np.array([int(away_N.argmin())])

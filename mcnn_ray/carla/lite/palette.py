@@ -10,12 +10,11 @@ import numpy.typing as npt
 
 from mcnn_ray.carla.lite.raster import ASPHALT
 
-__all__ = ["BANDS", "CLEAR", "Palette", "band_of"]
+__all__ = ["BACK", "BANDS_M", "CLEAR", "FRONT", "GLASS", "SIDE", "TOP", "WHEELS", "Palette", "band_of"]
 
 F64 = npt.NDArray[np.float64]
 
-_BANDS_M = np.array([8.0, 16.0, 28.0, 45.0, 70.0, 110.0, 170.0], dtype=np.float32)  # haze grows in these steps
-BANDS = len(_BANDS_M) + 1
+BANDS_M = np.array([8.0, 16.0, 28.0, 45.0, 70.0, 110.0, 170.0], dtype=np.float32)  # haze grows in these steps
 _BAND_MIDDLE_M = np.array([4.0, 12.0, 22.0, 36.0, 57.0, 90.0, 140.0, 210.0])
 
 _GROUND = np.array([[86, 110, 60], [124, 120, 104], [76, 76, 79], [228, 228, 222], [216, 176, 56]], dtype=np.float64)
@@ -26,21 +25,13 @@ _WINDOW, _TYRES = np.array([38.0, 44, 52]), np.array([22.0, 22, 24])
 _CLOUDS, _DEPOSITS, _ALTITUDE, _FOG, _WETNESS = 0, 2, 5, 6, 9
 CLEAR: tuple[float, ...] = (5.0, 0.0, 0.0, 10.0, 0.0, 90.0, 2.0, 0.75, 0.1, 0.0, 1.0, 0.03, 0.0331, 0.0)
 
-_BACK, _SIDE, _TOP, _FRONT, _GLASS, _WHEELS = range(6)
-_FACE_HEIGHTS = np.array([-0.65, 0.2, 0.85], dtype=np.float32)
-_FACES = np.array(  # by axis, whether the ray goes the vehicle's way, height
-    [
-        [[_WHEELS, _FRONT, _GLASS, _FRONT], [_WHEELS, _BACK, _GLASS, _BACK]],
-        [[_WHEELS, _SIDE, _GLASS, _SIDE]] * 2,
-        [[_TOP] * 4] * 2,
-    ]
-)
+BACK, SIDE, TOP, FRONT, GLASS, WHEELS = range(6)  # faces of a vehicle
 _SHADE = (0.72, 0.85, 1.1, 0.9)  # of the colour, by face
 
 
 def band_of(distance: npt.NDArray[np.floating]) -> npt.NDArray[np.intp]:
     """Return the numbers of the haze bands that distances, metres, lie in."""
-    return np.searchsorted(_BANDS_M, distance)
+    return np.searchsorted(BANDS_M, distance)
 
 
 class Palette:
@@ -86,19 +77,6 @@ class Palette:
         """
         share = np.clip(elevation / math.radians(35.0), 0.0, 1.0)[:, None] ** 0.7 * (1 - self._fog)
         return _packed(self._horizon + (self._zenith - self._horizon) * share)
-
-    def face(
-        self, axis: npt.NDArray[np.intp], ahead: npt.NDArray[np.float32], height: npt.NDArray[np.float32]
-    ) -> npt.NDArray[np.intp]:
-        """Return which face of a vehicle a ray meets.
-
-        Args:
-            axis: 0 for the faces across its length, 1 across its width, 2 across its height.
-            ahead: the ray's part along the vehicle's heading.
-            height: of the point on the box, -1 at the bottom, 1 at the top.
-        """
-        faces: npt.NDArray[np.intp] = _FACES[axis, (ahead > 0).view(np.int8), np.searchsorted(_FACE_HEIGHTS, height)]
-        return faces
 
     def _shaded(self, colours: F64, haze: F64) -> npt.NDArray[np.uint32]:
         lit = np.minimum(colours * self._light, 255.0)[..., None, :]

@@ -67,4 +67,4 @@ def draw_raster(lanes: LaneGraph) -> Raster:
             for sample in marked.tolist():
                 colour = YELLOW_PAINT if int(lanes.lines_N2[sample, side]) & ~BROKEN == YELLOW else WHITE_PAINT
                 draw.line([*line_N2[sample], *line_N2[sample + 1]], fill=colour)
-    return Raster(np.asarray(picture), (float(low[0]), float(low[1])))
+    return Raster(np.array(picture), (float(low[0]), float(low[1])))

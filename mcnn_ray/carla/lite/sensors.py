@@ -57,16 +57,17 @@ def _image(world: World, sensor: Actor) -> bytes:
     parent = world.actors.get(sensor.parent)
     frame = world.world_pose(parent) if parent is not None else _below(world.town, sensor.pose)
     vehicles = world.vehicles
-    seen = vehicles.ids != (sensor.parent if parent is not None and _aboard(camera.mount, parent) else 0)
+    aboard = parent is not None and _aboard(camera.mount, parent)
     pixels = camera.see(
         frame,
         world.town.raster,
         world.palette,
-        world.states["pose"][vehicles.rows[seen]],
-        vehicles.extents[seen],
-        vehicles.colours[seen],
+        world.motions[vehicles.rows],
+        vehicles.extents,
+        vehicles.colours,
+        unseen=int(np.flatnonzero(vehicles.ids == sensor.parent)[0]) if aboard else None,
     )
-    pose = world.states["pose"][sensor.row].tolist()
+    pose = world.motions[sensor.row, :6].tolist()
     return image_message(world.frame, world.elapsed_s, pose, camera.fov_deg, pixels)
 
 
@@ -80,7 +81,7 @@ def _collision(world: World, sensor: Actor) -> bytes | None:
     for actor, other, impulse in world.collisions:
         for own, met, sign in ((actor, other, 1.0), (other, actor, -1.0)):
             if own.id == sensor.parent:
-                pose = world.states["pose"][sensor.row].tolist()
+                pose = world.motions[sensor.row, :6].tolist()
                 push = np.multiply(impulse, sign).tolist()
                 return collision_message(world.frame, world.elapsed_s, pose, own.told(), met.told(), push)
     return None

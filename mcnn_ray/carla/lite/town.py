@@ -66,11 +66,9 @@ class Town:
             y: metres.
             z: metres; tells the levels of a bridge apart.
         """
-        near = self.lanes.around(x, y)
-        poses = self.lanes.poses_N5[near]
-        away = poses[:, :3] - (x, y, z)
-        away *= away
-        return Slope(*poses[away.sum(axis=1).argmin()].tolist())
+        poses_N5 = self.lanes.poses_N5[self.lanes.around(x, y)]
+        away_x, away_y, away_z = poses_N5[:, 0] - x, poses_N5[:, 1] - y, poses_N5[:, 2] - z
+        return Slope(*poses_N5[(away_x * away_x + away_y * away_y + away_z * away_z).argmin()].tolist())
 
 
 def load_town(name: str, opendrive: str) -> Town:

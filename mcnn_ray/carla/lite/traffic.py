@@ -1,30 +1,30 @@
-"""Vehicles the server drives: along lane centrelines, by the Intelligent Driver Model (Treiber et al. 2000).
+"""Vehicles the server drives: along lane centrelines, one behind the other (see `following`).
 
 What one of them chooses, at forks and as its speed, follows from where it was spawned and from nothing else: neither
 actor numbers nor what the server did before. A client that draws spawn poses from a seed has repeatable traffic.
 
-One vehicle after the other in plain Python: for the tens there are it is faster than arrays.
+They look around every 0.2 s and hold their acceleration in between (SUMO calls it the action step). Looking is done one
+vehicle after the other in plain Python, faster than arrays for the tens there are; what follows from it, as arrays.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
+from mcnn_ray.carla.lite.following import COMFORT_MPS2, JAM_M, acceleration
 from mcnn_ray.carla.lite.lanes import LaneGraph
+from mcnn_ray.carla.lite.paths import Paths, Trip
 
-__all__ = ["DEFAULT_LIMIT_KMH", "Driver", "LanePose", "Obstacle", "Traffic"]
-
-LanePose = tuple[float, float, float, float, float]  # x, y, z, metres; pitch, yaw, radians
+__all__ = ["DEFAULT_LIMIT_KMH", "Driver", "Obstacle", "Traffic"]
 
 DEFAULT_LIMIT_KMH = 30.0
 _SPEED_SHARE = (0.55, 0.85)  # of the limit; CARLA's traffic manager at 30 % below it drives at 0.7
-_ACCELERATION_MPS2, _COMFORT_MPS2, _HARDEST_MPS2 = 2.0, 3.0, 8.0
-_CLOSING_MPS2 = 2 * math.sqrt(_ACCELERATION_MPS2 * _COMFORT_MPS2)
-_HEADWAY_S, _JAM_M, _CLOSEST_M = 1.2, 2.5, 0.3
+_LOOK_S = 0.2
 _ROUTE = 5  # segments known ahead, the present one among them
 _SIGHT_M = 40.0
 _STOP_LINE_M = 1.5
@@ -49,7 +49,7 @@ class Obstacle:
 
 @dataclass(slots=True)
 class Driver:
-    """One vehicle on its way.
+    """One vehicle on its way, as it was when it last looked around.
 
     Attributes:
         actor: its number.
@@ -59,8 +59,6 @@ class Driver:
         choices: draws its forks.
         wanted: the speed it would have alone, m/s.
         speed: m/s.
-        acceleration: m/s2.
-        pose: of its middle on the road.
         starts: metres ahead that each segment of the route begins, as far as it sees.
         held: segments of junctions that others must keep out of for it.
     """
@@ -71,9 +69,7 @@ class Driver:
     half_length: float
     choices: np.random.Generator
     wanted: float
-    pose: LanePose
     speed: float = 0.0
-    acceleration: float = 0.0
     starts: list[float] = field(default_factory=list)
     held: list[int] = field(default_factory=list)
 
@@ -83,25 +79,29 @@ class Traffic:
 
     Args:
         lanes: of the map.
+
+    Attributes:
+        drivers: by their actors' numbers, in the order of their turns.
     """
 
     def __init__(self, lanes: LaneGraph) -> None:
         self.drivers: dict[int, Driver] = {}
         self._lanes = lanes
+        self._paths = Paths(lanes)
+        self._trip: Trip | None = None  # until they look around again
+        self._frame, self._delta_s = 0, 0.0  # of the trip
         self._holders: dict[int, int] = {}  # segment of a junction -> vehicles that hold it
         # Single numbers are read faster from lists. What is beyond a dead end is the last, without length.
         self._length: list[float] = [*lanes.length_S.tolist(), 0.0]
         self._is_junction: list[bool] = [*(lanes.junction_S >= 0).tolist(), False]
         self._spacing = [lanes.spacing(segment) for segment in range(len(lanes.count_S))]
         self._first: list[int] = lanes.first_S.tolist()
-        self._last: list[int] = (lanes.first_S + lanes.count_S - 2).tolist()  # sample that still has one after it
-        self._poses: list[LanePose] = list(map(tuple, lanes.poses_N5.tolist()))
         self._caps: list[float] = lanes.speed_cap_N.tolist()
 
-    def nearest(self, x: float, y: float, z: float, yaw: float) -> tuple[int, float, LanePose]:
+    def nearest(self, x: float, y: float, z: float, yaw: float) -> tuple[int, float, list[float]]:
         """Return the segment nearest to a pose, how far along it, and the pose there; metres, radians."""
         segment, offset = self._lanes.nearest(x, y, z, yaw)
-        return segment, offset, self._pose(segment, offset)
+        return segment, offset, self._paths.pose(np.array(segment), np.array(offset)).tolist()
 
     def add(self, actor: int, segment: int, offset: float, half_length: float, seed: list[int]) -> Driver:
         """Let a vehicle drive, from a standstill.
@@ -113,10 +113,10 @@ class Traffic:
             half_length: metres.
             seed: of what it chooses.
         """
+        self._arrive()
         choices = np.random.default_rng(seed)
         wanted = choices.uniform(*_SPEED_SHARE) * DEFAULT_LIMIT_KMH / 3.6
-        pose = self._pose(segment, offset)
-        driver = Driver(actor, [segment], offset, half_length, choices, wanted, pose)
+        driver = Driver(actor, [segment], offset, half_length, choices, wanted)
         self._extend(driver)
         if self._is_junction[segment]:
             self._hold(driver, segment)
@@ -125,23 +125,57 @@ class Traffic:
 
     def remove(self, actor: int) -> None:
         """Forget a vehicle."""
+        self._arrive()
         for segment in self.drivers.pop(actor).held:
             self._holders[segment] -= 1
 
-    def move(self, actor: int, x: float, y: float, z: float, yaw: float) -> Driver:
-        """Put a vehicle on the lane nearest to a pose; metres, radians."""
+    def move(self, actor: int, x: float, y: float, z: float, yaw: float) -> list[float]:
+        """Put a vehicle on the lane nearest to a pose, and return the pose there; metres, radians."""
         old = self.drivers[actor]
         position = list(self.drivers).index(actor)
         self.remove(actor)
-        segment, offset, _ = self.nearest(x, y, z, yaw)
+        segment, offset, pose = self.nearest(x, y, z, yaw)
         new = self.add(actor, segment, offset, old.half_length, [int(old.choices.integers(2**31))])
         new.speed, new.wanted = old.speed, old.wanted
         for later in list(self.drivers)[position:-1]:  # its turn stays the same
             self.drivers[later] = self.drivers.pop(later)
-        return new
+        return pose
 
-    def step(self, delta_s: float, others: Sequence[Obstacle]) -> Iterable[Driver]:
-        """Move all vehicles on by so many seconds, in sight of what the client drives, and return them."""
+    def set_speed(self, actor: int, speed: float) -> None:
+        """Set a vehicle's speed, m/s."""
+        self._arrive()
+        self.drivers[actor].speed = speed
+
+    def step(self, delta_s: float, others: Sequence[Obstacle]) -> npt.NDArray[np.float64]:
+        """Move all vehicles on by so many seconds, in sight of what the client drives.
+
+        Returns:
+            The motion of each in the order of `drivers`, as `Trip` has it.
+        """
+        if self._trip is None or self._frame == len(self._trip.motion_FDM) - 1 or delta_s != self._delta_s:
+            self._trip = self._look_around(delta_s, others)
+            self._frame, self._delta_s = 0, delta_s
+        self._frame += 1
+        motion_DM: npt.NDArray[np.float64] = self._trip.motion_FDM[self._frame]
+        return motion_DM
+
+    def _arrive(self) -> None:
+        """End the trip at the present frame."""
+        if self._trip is None:
+            return
+        offsets, speeds = self._trip.offset_FD[self._frame].tolist(), self._trip.speed_FD[self._frame].tolist()
+        passed = self._trip.passed_FD[self._frame].tolist()
+        for driver, offset, speed, left in zip(self.drivers.values(), offsets, speeds, passed, strict=True):
+            driver.offset, driver.speed = offset, speed
+            if left:
+                del driver.route[:left]
+                self._extend(driver)
+            if driver.held and driver.held[0] not in driver.route and offset > driver.half_length + _LEAVE_M:
+                self._holders[driver.held.pop(0)] -= 1
+        self._trip = None
+
+    def _look_around(self, delta_s: float, others: Sequence[Obstacle]) -> Trip:
+        self._arrive()
         drivers = list(self.drivers.values())
         for driver in drivers:
             self._look_ahead(driver)
@@ -149,9 +183,19 @@ class Traffic:
         on = _occupied(drivers)
         gaps = [_gap(driver, on, blocked) for driver in drivers]
         self._yield_at_junctions(drivers, gaps)
-        for driver, (gap, lead) in zip(drivers, gaps, strict=True):
-            self._advance(driver, gap, lead, delta_s)
-        return drivers
+        frames = max(1, round(_LOOK_S / delta_s))
+        chosen = [
+            acceleration(driver.speed, self._wanted(driver), gap, lead, delta_s, frames)
+            for driver, (gap, lead) in zip(drivers, gaps, strict=True)
+        ]
+        return self._paths.drive(
+            [driver.route for driver in drivers],
+            [driver.offset for driver in drivers],
+            [driver.speed for driver in drivers],
+            chosen,
+            frames=frames,
+            delta_s=delta_s,
+        )
 
     def _look_ahead(self, driver: Driver) -> None:
         begins = -driver.offset
@@ -184,7 +228,7 @@ class Traffic:
         """Let only those enter a junction whose path nobody's in it crosses; first come, first served."""
         coming = []
         for index, driver in enumerate(drivers):
-            stopping = driver.speed**2 / (2 * _COMFORT_MPS2) + 8.0
+            stopping = driver.speed**2 / (2 * COMFORT_MPS2) + 8.0
             for segment, begins in zip(driver.route, driver.starts, strict=False):
                 if begins > stopping:
                     break
@@ -194,7 +238,7 @@ class Traffic:
         # The nearest first, so that nobody waits for one behind it.
         for begins, index, segment in sorted(coming):
             driver, (gap, lead) = drivers[index], gaps[index]
-            behind_it = begins + self._length[segment] + driver.half_length + _JAM_M
+            behind_it = begins + self._length[segment] + driver.half_length + JAM_M
             jammed = gap < behind_it and lead < 1.0  # whoever cannot leave a junction does not enter it
             if not jammed and not any(self._holders.get(other, 0) for other in self._lanes.conflicts(segment)):
                 self._hold(driver, segment)
@@ -206,44 +250,15 @@ class Traffic:
         driver.held.append(segment)
         self._holders[segment] = self._holders.get(segment, 0) + 1
 
-    def _advance(self, driver: Driver, gap: float, lead: float, delta_s: float) -> None:
-        speed, segment = driver.speed, driver.route[0]
-        sample = self._first[segment] + int(driver.offset / self._spacing[segment])
-        wanted = min(driver.wanted, self._caps[sample])
-        closing = speed * (_HEADWAY_S + (speed - lead) / _CLOSING_MPS2)
-        pressed = (_JAM_M + max(closing, 0.0)) / max(gap, 0.1)
-        change = _ACCELERATION_MPS2 * (1 - (speed / wanted) ** 4 - pressed**2)
-        new_speed = speed + max(change, -_HARDEST_MPS2) * delta_s
-        # Whatever the model says, nobody drives into what stands before it.
-        new_speed = max(min(new_speed, (gap - _CLOSEST_M) / delta_s), 0.0)
-        driver.acceleration = (new_speed - speed) / delta_s
-        driver.speed = new_speed
-        driver.offset += new_speed * delta_s
-        while driver.offset >= self._length[driver.route[0]] and driver.route[1] >= 0:
-            driver.offset -= self._length[driver.route.pop(0)]
-            self._extend(driver)
-        if driver.held and driver.held[0] not in driver.route and driver.offset > driver.half_length + _LEAVE_M:
-            self._holders[driver.held.pop(0)] -= 1
-        driver.pose = self._pose(driver.route[0], driver.offset)
+    def _wanted(self, driver: Driver) -> float:
+        """Return the speed that a vehicle would have here alone, m/s."""
+        segment = driver.route[0]
+        return min(driver.wanted, self._caps[self._first[segment] + int(driver.offset / self._spacing[segment])])
 
     def _extend(self, driver: Driver) -> None:
         while len(driver.route) < _ROUTE:
             ways = self._lanes.successors[driver.route[-1]] if driver.route[-1] >= 0 else []
             driver.route.append(ways[int(driver.choices.integers(len(ways)))] if len(ways) > 1 else (ways or [-1])[0])
-
-    def _pose(self, segment: int, offset: float) -> LanePose:
-        place = offset / self._spacing[segment]
-        at = min(self._first[segment] + int(place), self._last[segment])
-        part = place - (at - self._first[segment])
-        x, y, z, pitch, yaw = self._poses[at]
-        next_x, next_y, next_z, next_pitch, next_yaw = self._poses[at + 1]
-        return (
-            x + (next_x - x) * part,
-            y + (next_y - y) * part,
-            z + (next_z - z) * part,
-            pitch + (next_pitch - pitch) * part,
-            yaw + (next_yaw - yaw) * part,
-        )
 
 
 def _occupied(drivers: list[Driver]) -> dict[int, list[tuple[float, Driver]]]:

@@ -19,7 +19,7 @@ from mcnn_ray.carla.lite.palette import CLEAR, Palette
 from mcnn_ray.carla.lite.sensors import camera_mount
 from mcnn_ray.carla.lite.town import Town
 from mcnn_ray.carla.lite.traffic import DEFAULT_LIMIT_KMH, Traffic
-from mcnn_ray.carla.lite.wire import ACTOR_STATE, episode_message, stream_token
+from mcnn_ray.carla.lite.wire import ACTOR_STATE, MOTION, episode_message, stream_token
 from mcnn_ray.errors import SimulationError
 
 __all__ = ["DEFAULT_DELTA_S", "World"]
@@ -61,7 +61,8 @@ class World:
         driven_rows: of the vehicles that the server drives, in the order of its drivers.
         attached: actors with a parent.
         traffic: what drives the server's vehicles.
-        states: ACTOR_STATE, what clients are told of each actor's motion.
+        states: ACTOR_STATE, what clients are told of each actor.
+        motions: its part on motion, a view: (actors, 15) float32, as MOTION has it.
         palette: of the weather.
         collisions: of this frame: who, with whom, and the impulse it met, N s in the world.
     """
@@ -183,6 +184,7 @@ class World:
 
     def _index(self) -> None:
         """Keep the tables that a tick needs in step with the actors."""
+        self.motions = self.states.view(MOTION)["motion"]
         vehicles = list(self._vehicles())
         self.driven_rows = np.array([self.actors[number].row for number in self.traffic.drivers], dtype=np.intp)
         self.free = [actor for actor in vehicles if actor.car is not None]
@@ -205,7 +207,7 @@ class World:
     def world_pose(self, actor: Actor) -> Pose:
         """Return where an actor is in the world."""
         if actor.autopilot:  # only the table follows it
-            x, y, z, pitch, yaw, roll = self.states["pose"][actor.row].tolist()
+            x, y, z, pitch, yaw, roll = self.motions[actor.row, :6].tolist()
             return x, y, z, pitch, yaw, roll
         if not actor.parent:
             return actor.pose
@@ -219,14 +221,14 @@ class World:
         """
         actor = self._actor(number)
         if actor.autopilot:
-            pose = pose_in_degrees(self.traffic.move(number, *pose[:3], math.radians(pose[4])).pose)
+            pose = pose_in_degrees(self.traffic.move(number, *pose[:3], math.radians(pose[4])))
             self._index()
         actor.pose = pose
         if actor.car is not None:
             actor.car.x, actor.car.y, actor.car.yaw = pose[0], pose[1], math.radians(pose[4])
         if actor.camera is not None:
             actor.camera = make_camera(actor, camera_mount(self.town, actor.pose, actor.parent))
-        self.states[actor.row]["pose"] = self.world_pose(actor)
+        self.motions[actor.row, :6] = self.world_pose(actor)
 
     def set_velocity(self, number: int, velocity: tuple[float, float, float]) -> None:
         """Set a vehicle's velocity, of which the part along its heading remains.
@@ -237,12 +239,12 @@ class World:
         actor = self._actor(number)
         yaw = math.radians(actor.pose[4])
         speed = max(velocity[0] * math.cos(yaw) + velocity[1] * math.sin(yaw), 0.0)
-        self.states[actor.row]["velocity"] = velocity
+        self.motions[actor.row, 6:9] = velocity
         if actor.car is not None:
             actor.car.speed = speed
             actor.car.yaw_rate = actor.car.acceleration = 0.0
         elif actor.autopilot:
-            self.traffic.drivers[number].speed = speed
+            self.traffic.set_speed(number, speed)
 
     def control(self, number: int, controls: Controls, gear: int, manual: bool) -> None:
         """Tell a vehicle how to drive; one that the server drives takes no notice.

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mcnn_ray.carla.lite import drawing
 from mcnn_ray.carla.lite.camera import Camera
 from mcnn_ray.carla.lite.palette import CLEAR, Palette
 from mcnn_ray.carla.lite.raster import ASPHALT, CELL_M, WHITE_PAINT, Raster
@@ -125,3 +126,36 @@ def test_clouds_fog_wetness_and_night_change_the_colours(place, value):
     weather[place] = value
     changed = Palette(weather, np.array([[200.0, 20, 20]]))
     assert not np.array_equal(changed.ground, PALETTE.ground)
+
+
+@given(
+    cars=st.lists(
+        st.tuples(st.floats(-20.0, 60.0), st.floats(-15.0, 15.0), st.floats(-2.0, 2.0), st.floats(-180.0, 180.0)),
+        max_size=5,
+    ),
+    yaw=st.floats(-180.0, 180.0),
+    pitch=st.floats(-10.0, 10.0),
+)
+@settings(max_examples=25, deadline=None)
+def test_compiled_drawing_equals_the_same_loops_in_python(cars, yaw, pitch):
+    camera, frame = Camera(16, 12, 70.0, D4RL_MOUNT), (0.5, -0.5, 0.1, pitch, yaw, 0.0)
+    poses = [(x, y, z, 0.0, heading, 0.0) for x, y, z, heading in cars]
+    colours = [index % 2 for index in range(len(cars))]
+    compiled = see(camera, frame, cars=poses, colours=colours)
+    with pytest.MonkeyPatch.context() as patch, np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        patch.setattr("mcnn_ray.carla.lite.camera.draw_ground", drawing.draw_ground.py_func)
+        patch.setattr("mcnn_ray.carla.lite.camera.draw_vehicles", drawing.draw_vehicles.py_func)
+        plain = see(camera, frame, cars=poses, colours=colours)
+    # A ray may meet an edge within a rounding.
+    assert np.any(compiled != plain, axis=-1).sum() <= 1
+
+
+def test_car_whose_middle_is_farther_hides_the_side_of_one_that_lies_behind_its_end():
+    camera = Camera(400, 48, 90.0, D4RL_MOUNT)
+    along, across = (11.85, 3.0, 0.0, 0.0, 0.0, 0.0), (12.6, 0.2, 0.0, 0.0, 90.0, 0.0)
+    frame = (0.0,) * 6
+    both = see(camera, frame, cars=[across, along], colours=[0, 1])
+    empty, first, second = (see(camera, frame, cars=cars, colours=[0]) for cars in ([], [across], [along]))
+    covered = np.any(first != empty, axis=-1)
+    assert (covered & np.any(second != empty, axis=-1)).sum() > 20
+    assert np.array_equal(both[covered], first[covered])
