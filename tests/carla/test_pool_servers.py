@@ -76,7 +76,10 @@ class Pooled:
         while [record for record in read_records(self.records) if record.state != "dead"] or self._processes():
             assert time.monotonic() < deadline, (list(read_records(self.records)), self._processes())
             time.sleep(0.1)
-        assert all(map(ports_are_free, self.blocks))
+        # A process that ends has no environment any more a little before its sockets are closed.
+        while not all(map(ports_are_free, self.blocks)):
+            assert time.monotonic() < deadline, self.blocks
+            time.sleep(0.1)
 
     def _processes(self):
         found = []

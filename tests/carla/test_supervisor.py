@@ -44,7 +44,10 @@ def ports_are_free(first):
     for port in range(first, first + BLOCK_PORTS):
         with socket.socket() as trial:
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            trial.bind(("", port))
+            try:
+                trial.bind(("", port))
+            except OSError:
+                return False
     return True
 
 
