@@ -28,11 +28,13 @@ lint: setup
 	$(BIN)/mypy
 
 # Compiled first, as hundreds of processes are started, and not all machines let Python keep what it compiles.
+# Then what numba compiles for the lite server, or else the first servers of some tests would all do so at once.
 # Types are checked meanwhile: tests wait now and then. Files in their order, as those whose few tests take long come early.
 test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m compileall -q -j 0 mcnn_ray tests
+	$(BIN)/python -c 'import mcnn_ray.carla.lite.server'
 	$(BIN)/mypy & types=$$!; $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder; \
 	  tests=$$?; wait $$types && exit $$tests
 
