@@ -4,6 +4,10 @@ Starts differ much in difficulty, so a difference start by start is known better
 are paired, too; of a method without any, each training seed of `bc` has the same partner:
 
     python tests/benchmarks/paired_differences.py runs/reproduce-standard-door-expert-v1-methods
+
+or beside a setting of another sweep with the same starts, named as that one's table names it:
+
+    python tests/benchmarks/paired_differences.py runs/random-memories --less runs/methods "bc demonstrations=50"
 """
 
 import argparse
@@ -42,25 +46,45 @@ def _of_starts(records):
     return pd.Series({start: earned if score is None else score for start, (score, earned) in values.items()})
 
 
+def partner(setting, found, other):
+    """Return what a setting's scores are compared with: those given, or plain cloning's of as many demonstrations."""
+    if other is not None:
+        return other
+    plain = [one for one in found if one.method == "bc" and one.demonstrations == setting.demonstrations]
+    # Of several, which one is meant is not known.
+    return found[plain[0]] if setting.method != "bc" and len(plain) == 1 else None
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sweeps", nargs="+", type=Path, metavar="SWEEP")
-    for sweep in parser.parse_args().sweeps:
-        table = Table(title=sweep.name, box=box.SIMPLE_HEAD, title_justify="left")
-        for name in ("setting", "n", "score", "less that of bc"):
+    parser.add_argument("--less", nargs=2, metavar=("SWEEP", "SETTING"))
+    flags = parser.parse_args()
+    other = None
+    if flags.less:
+        named = {setting.setting_label: values for setting, values in scores_of(Path(flags.less[0])).items()}
+        if flags.less[1] not in named:
+            sys.exit(f"{flags.less[0]} has no setting '{flags.less[1]}', but {', '.join(sorted(named))}")
+        other = named[flags.less[1]]
+    for sweep in flags.sweeps:
+        title = f"{sweep.name}, and less {flags.less[1] if flags.less else 'bc'}"
+        table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+        for name in ("setting", "n", "score", "difference"):
             table.add_column(name, no_wrap=True, justify="left" if name == "setting" else "right")
         found = scores_of(sweep)
-        cloned = [setting for setting in found if setting.method == "bc"]
         for setting in sorted(found, key=lambda setting: (setting.method, setting.demonstrations or 0, setting.label)):
             values = found[setting]
-            difference = ""
-            plain = [other for other in cloned if other.demonstrations == setting.demonstrations]
-            if setting.method != "bc" and len(plain) == 1:  # of several, which one is meant is not known
-                others = found[plain[0]].reindex(columns=values.columns)
-                difference = mean_interval(values.to_numpy() - others.to_numpy()).text(1)
+            beside = partner(setting, found, other)
+            difference = "" if beside is None else _difference(values, beside)
             numbers = (str(values.count().sum()), mean_interval(values.to_numpy()).text(1), difference)
             table.add_row(setting.setting_label, *numbers)
-        Console(width=110).print(table)
+        Console(width=140).print(table)
+
+
+def _difference(values, beside):
+    if len(values) > 1 < len(beside):
+        beside = beside.reindex(index=values.index)
+    return mean_interval(values.to_numpy() - beside.reindex(columns=values.columns).to_numpy()).text(1)
 
 
 if __name__ == "__main__":
