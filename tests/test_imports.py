@@ -55,3 +55,10 @@ def test_processes_that_roll_out_or_keep_steps_start_without_torch():
     program = "import sys, mcnn_ray.bench_rollout, mcnn_ray.tasks.environments, mcnn_ray.sweep.progress\n"
     program += "sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_environments_are_made_without_what_the_extras_install():
+    blocked = ("carla", "msgpack", "numba", "PIL", "diffusers", "onnx", "onnxruntime")
+    program = f"import sys; sys.modules.update(dict.fromkeys({blocked!r}))\n"
+    program += "import mcnn_ray.tasks.environments, mcnn_ray.carla.scenarios, mcnn_ray.carla.reward\n"
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -82,6 +82,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--vehicles", type=int, default=20)
     flags = parser.parse_args()
+    if flags.steps < 250 or flags.steps % 250:
+        parser.error(f"--steps is {flags.steps}; give a multiple of 250")
     with lite_server("--map", "HighwayLoop") as (port, process):
         program = CLIENT
         settings = {"VEHICLES": flags.vehicles, "ROUNDS": flags.rounds, "STEPS": flags.steps, "SERVER": process.pid}

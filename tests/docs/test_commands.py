@@ -180,8 +180,8 @@ class Reader:
         assert "Traceback" not in done.stderr
 
     def _with_names(self, command):
-        if "MEMBER" in command:
-            members = sorted((self.folder / "runs" / "tutorial" / "members").iterdir())
+        if found := re.search(r"runs/(\w+)/members/MEMBER", command):
+            members = sorted((self.folder / "runs" / found[1] / "members").iterdir())
             kinds = [(each / "policy" / "policy.json").read_text() for each in members]
             member = next(each for each, kind in zip(members, kinds, strict=True) if "mcnn+mlp" in kind)
             return command.replace("MEMBER", member.name)

@@ -161,7 +161,9 @@ class Calls:
 
     def _move(self, number: int, location: Any) -> list[Any]:
         x, y, z = _finite(*location)
-        self._world.place(number, (x, y, z, *self._world.actors[number].pose[3:]))
+        actor = self._world.actors[number]
+        pose = self._world.world_pose(actor) if actor.autopilot else actor.pose
+        self._world.place(number, (x, y, z, *pose[3:]))
         return NOTHING
 
     def _set_velocity(self, number: int, velocity: Any) -> list[Any]:

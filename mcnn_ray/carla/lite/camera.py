@@ -107,6 +107,7 @@ class Camera:
             self._eye_3,
             self._axes_33,
             np.array(frame),
+            rotation_matrix(*frame[3:6]),
             poses_N,
             extents_N3,
             colours_N,

@@ -11,15 +11,15 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from mcnn_ray.carla.lite.geometry import rotation_matrix
-from mcnn_ray.carla.lite.palette import BACK, BANDS_M, FRONT, GLASS, SIDE, TOP, WHEELS
-
-__all__ = ["FARTHEST_M", "draw_ground", "draw_vehicles"]
+__all__ = ["BANDS_M", "FARTHEST_M", "draw_ground", "draw_vehicles"]
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 U32 = npt.NDArray[np.uint32]
 
+# Numbers that the loops use stand here: what is kept on disk is compiled anew only after a change of this file.
+BANDS_M = np.array([8.0, 16.0, 28.0, 45.0, 70.0, 110.0, 170.0], dtype=np.float32)  # haze grows in these steps
+BACK, SIDE, TOP, FRONT, GLASS, WHEELS = range(6)  # faces of a vehicle
 FARTHEST_M = 250.0
 _NEAREST_M = 0.05
 _SILL, _GLASS_FROM, _GLASS_TO = np.float32(-0.65), np.float32(0.2), np.float32(0.85)  # -1 at the bottom, 1 at the top
@@ -92,7 +92,8 @@ def _face(axis: int, along: np.float32, height: np.float32) -> int:
 
 
 @nb.njit(
-    "void(u4[::1], f4[:,::1], i8, i8, f8, f8[::1], f8[:,::1], f8[::1], f4[:,::1], f8[:,::1], i8[::1], i8, u4[:,:,::1])",
+    "void(u4[::1], f4[:,::1], i8, i8, f8, f8[::1], f8[:,::1], f8[::1], f8[:,::1], f4[:,::1], f8[:,::1], "
+    "i8[::1], i8, u4[:,:,::1])",
     cache=True,
 )
 def draw_vehicles(
@@ -104,6 +105,7 @@ def draw_vehicles(
     eye_3: F64,
     axes_33: F64,
     frame_6: F64,
+    into_33: F64,
     poses_N: F32,
     extents_N3: F64,
     colours_N: npt.NDArray[np.int64],
@@ -121,6 +123,7 @@ def draw_vehicles(
         eye_3: the camera in the frame of the ground, metres.
         axes_33: its forward, right and up there.
         frame_6: pose of that frame in the world; metres, degrees.
+        into_33: turns vectors of that frame into the world.
         poses_N: of the vehicles in the world, (N, 6 or more).
         extents_N3: their half lengths, widths and heights.
         colours_N: their rows among the shades.
@@ -129,7 +132,6 @@ def draw_vehicles(
     """
     enters_P = np.full(len(pixels_P), np.inf, dtype=np.float32)
     forward, right, up = axes_33[0], axes_33[1], axes_33[2]
-    into_33 = rotation_matrix(frame_6[3], frame_6[4], frame_6[5])  # the world from the frame of the ground
     away, half = np.empty(3), np.empty(3)
     for n in range(len(poses_N)):
         if n == unseen:

@@ -9,11 +9,11 @@ import math
 
 import numba as nb
 
-__all__ = ["COMFORT_MPS2", "JAM_M", "acceleration", "most_acceleration"]
+__all__ = ["COMFORT_MPS2", "JAM_M", "MOST_MPS2", "acceleration", "most_acceleration"]
 
 COMFORT_MPS2, JAM_M = 3.0, 2.5
-_ACCELERATION_MPS2, _HARDEST_MPS2 = 2.0, 8.0
-_CLOSING_MPS2 = 2 * math.sqrt(_ACCELERATION_MPS2 * COMFORT_MPS2)
+MOST_MPS2, _HARDEST_MPS2 = 2.0, 8.0
+_CLOSING_MPS2 = 2 * math.sqrt(MOST_MPS2 * COMFORT_MPS2)
 _HEADWAY_S, _CLOSEST_M = 1.2, 0.3
 
 
@@ -42,6 +42,6 @@ def acceleration(speed: float, wanted: float, gap: float, lead: float, delta_s: 
     """
     closing = speed * (_HEADWAY_S + (speed - lead) / _CLOSING_MPS2)
     pressed = (JAM_M + max(closing, 0.0)) / max(gap, 0.1)
-    change = max(_ACCELERATION_MPS2 * (1 - (speed / wanted) ** 4 - pressed * pressed), -_HARDEST_MPS2)
+    change = max(MOST_MPS2 * (1 - (speed / wanted) ** 4 - pressed * pressed), -_HARDEST_MPS2)
     # Whatever the model says, nobody drives into what stands before it.
     return min(change, most_acceleration(speed, gap - _CLOSEST_M, delta_s, frames))

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import TypeVar
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
@@ -28,19 +27,20 @@ def wrapped(degrees: _Angle) -> _Angle:
     return (degrees + 180.0) % 360.0 - 180.0
 
 
-@nb.njit("f8[:,::1](f8, f8, f8)", cache=True)
 def rotation_matrix(pitch_deg: float, yaw_deg: float, roll_deg: float) -> npt.NDArray[np.float64]:
     """Return the (3, 3) matrix that takes vectors of a rotated frame into the frame around it."""
+    return np.array(_rotation(pitch_deg, yaw_deg, roll_deg))
+
+
+def _rotation(pitch_deg: float, yaw_deg: float, roll_deg: float) -> list[list[float]]:
     cp, sp = math.cos(math.radians(pitch_deg)), math.sin(math.radians(pitch_deg))
     cy, sy = math.cos(math.radians(yaw_deg)), math.sin(math.radians(yaw_deg))
     cr, sr = math.cos(math.radians(roll_deg)), math.sin(math.radians(roll_deg))
-    return np.array(
-        [
-            [cp * cy, cy * sp * sr - sy * cr, -cy * sp * cr - sy * sr],
-            [cp * sy, sy * sp * sr + cy * cr, -sy * sp * cr + cy * sr],
-            [sp, -cp * sr, cp * cr],
-        ]
-    )
+    return [
+        [cp * cy, cy * sp * sr - sy * cr, -cy * sp * cr - sy * sr],
+        [cp * sy, sy * sp * sr + cy * cr, -sy * sp * cr + cy * sr],
+        [sp, -cp * sr, cp * cr],
+    ]
 
 
 def compose(parent: Sequence[float], relative: Sequence[float]) -> Pose:
@@ -50,12 +50,12 @@ def compose(parent: Sequence[float], relative: Sequence[float]) -> Pose:
         parent: pose in the world.
         relative: pose in the parent's frame.
     """
-    outer = rotation_matrix(*parent[3:6])
+    outer = _rotation(*parent[3:6])
     ahead, right, up = relative[:3]
-    x, y, z = (a * ahead + b * right + c * up + at for (a, b, c), at in zip(outer.tolist(), parent, strict=False))
+    x, y, z = (a * ahead + b * right + c * up + at for (a, b, c), at in zip(outer, parent, strict=False))
     if not any(relative[3:6]):
         return x, y, z, parent[3], parent[4], parent[5]
-    turned = outer @ rotation_matrix(*relative[3:6])
+    turned = np.array(outer) @ rotation_matrix(*relative[3:6])
     pitch = math.degrees(math.asin(min(max(turned[2, 0], -1.0), 1.0)))
     yaw = math.degrees(math.atan2(turned[1, 0], turned[0, 0]))
     roll = math.degrees(math.atan2(-turned[2, 1], turned[2, 2]))

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from mcnn_ray.carla.lite.drawing import BANDS_M
 from mcnn_ray.carla.lite.raster import ASPHALT
 
-__all__ = ["BACK", "BANDS_M", "CLEAR", "FRONT", "GLASS", "SIDE", "TOP", "WHEELS", "Palette", "band_of"]
+__all__ = ["CLEAR", "Palette", "band_of"]
 
 F64 = npt.NDArray[np.float64]
 
-BANDS_M = np.array([8.0, 16.0, 28.0, 45.0, 70.0, 110.0, 170.0], dtype=np.float32)  # haze grows in these steps
 _BAND_MIDDLE_M = np.array([4.0, 12.0, 22.0, 36.0, 57.0, 90.0, 140.0, 210.0])
 
 _GROUND = np.array([[86, 110, 60], [124, 120, 104], [76, 76, 79], [228, 228, 222], [216, 176, 56]], dtype=np.float64)
@@ -25,7 +25,6 @@ _WINDOW, _TYRES = np.array([38.0, 44, 52]), np.array([22.0, 22, 24])
 _CLOUDS, _DEPOSITS, _ALTITUDE, _FOG, _WETNESS = 0, 2, 5, 6, 9
 CLEAR: tuple[float, ...] = (5.0, 0.0, 0.0, 10.0, 0.0, 90.0, 2.0, 0.75, 0.1, 0.0, 1.0, 0.03, 0.0331, 0.0)
 
-BACK, SIDE, TOP, FRONT, GLASS, WHEELS = range(6)  # faces of a vehicle
 _SHADE = (0.72, 0.85, 1.1, 0.9)  # of the colour, by face
 
 

@@ -57,7 +57,7 @@ def _image(world: World, sensor: Actor) -> bytes:
     parent = world.actors.get(sensor.parent)
     frame = world.world_pose(parent) if parent is not None else _below(world.town, sensor.pose)
     vehicles = world.vehicles
-    aboard = parent is not None and _aboard(camera.mount, parent)
+    aboard = parent is not None and parent.blueprint.is_vehicle and _aboard(camera.mount, parent)
     pixels = camera.see(
         frame,
         world.town.raster,

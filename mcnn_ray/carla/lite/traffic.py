@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from mcnn_ray.carla.lite.following import COMFORT_MPS2, JAM_M, acceleration
+from mcnn_ray.carla.lite.following import COMFORT_MPS2, JAM_M, MOST_MPS2, acceleration
 from mcnn_ray.carla.lite.lanes import LaneGraph
 from mcnn_ray.carla.lite.paths import Paths, Trip
 
@@ -24,8 +24,8 @@ __all__ = ["DEFAULT_LIMIT_KMH", "Driver", "Obstacle", "Traffic"]
 
 DEFAULT_LIMIT_KMH = 30.0
 _SPEED_SHARE = (0.55, 0.85)  # of the limit; CARLA's traffic manager at 30 % below it drives at 0.7
-_LOOK_S = 0.2
-_ROUTE = 5  # segments known ahead, the present one among them
+_LOOK_S, _MOST_FRAMES = 0.2, 100
+_ROUTE = 5  # segments known ahead at least, the present one among them
 _SIGHT_M = 40.0
 _STOP_LINE_M = 1.5
 _LEAVE_M = 1.0
@@ -113,7 +113,7 @@ class Traffic:
             half_length: metres.
             seed: of what it chooses.
         """
-        self._arrive()
+        self.look_again()
         choices = np.random.default_rng(seed)
         wanted = choices.uniform(*_SPEED_SHARE) * DEFAULT_LIMIT_KMH / 3.6
         driver = Driver(actor, [segment], offset, half_length, choices, wanted)
@@ -125,7 +125,7 @@ class Traffic:
 
     def remove(self, actor: int) -> None:
         """Forget a vehicle."""
-        self._arrive()
+        self.look_again()
         for segment in self.drivers.pop(actor).held:
             self._holders[segment] -= 1
 
@@ -143,7 +143,7 @@ class Traffic:
 
     def set_speed(self, actor: int, speed: float) -> None:
         """Set a vehicle's speed, m/s."""
-        self._arrive()
+        self.look_again()
         self.drivers[actor].speed = speed
 
     def step(self, delta_s: float, others: Sequence[Obstacle]) -> npt.NDArray[np.float64]:
@@ -159,8 +159,8 @@ class Traffic:
         motion_DM: npt.NDArray[np.float64] = self._trip.motion_FDM[self._frame]
         return motion_DM
 
-    def _arrive(self) -> None:
-        """End the trip at the present frame."""
+    def look_again(self) -> None:
+        """Let all look around before they drive on, since something has changed."""
         if self._trip is None:
             return
         offsets, speeds = self._trip.offset_FD[self._frame].tolist(), self._trip.speed_FD[self._frame].tolist()
@@ -170,20 +170,23 @@ class Traffic:
             if left:
                 del driver.route[:left]
                 self._extend(driver)
-            if driver.held and driver.held[0] not in driver.route and offset > driver.half_length + _LEAVE_M:
+            while driver.held and driver.held[0] not in driver.route and offset > driver.half_length + _LEAVE_M:
                 self._holders[driver.held.pop(0)] -= 1
         self._trip = None
 
     def _look_around(self, delta_s: float, others: Sequence[Obstacle]) -> Trip:
-        self._arrive()
+        self.look_again()
         drivers = list(self.drivers.values())
+        frames = min(max(1, round(_LOOK_S / delta_s)), _MOST_FRAMES)
+        seconds = frames * delta_s
         for driver in drivers:
+            farthest = (driver.speed + MOST_MPS2 * seconds) * seconds
+            self._extend(driver, driver.offset + max(farthest, _SIGHT_M))
             self._look_ahead(driver)
         blocked = [block for other in others for block in self._blocked(other)]
         on = _occupied(drivers)
         gaps = [_gap(driver, on, blocked) for driver in drivers]
         self._yield_at_junctions(drivers, gaps)
-        frames = max(1, round(_LOOK_S / delta_s))
         chosen = [
             acceleration(driver.speed, self._wanted(driver), gap, lead, delta_s, frames)
             for driver, (gap, lead) in zip(drivers, gaps, strict=True)
@@ -240,7 +243,9 @@ class Traffic:
             driver, (gap, lead) = drivers[index], gaps[index]
             behind_it = begins + self._length[segment] + driver.half_length + JAM_M
             jammed = gap < behind_it and lead < 1.0  # whoever cannot leave a junction does not enter it
-            if not jammed and not any(self._holders.get(other, 0) for other in self._lanes.conflicts(segment)):
+            if not jammed and not any(
+                self._holders.get(other, 0) > driver.held.count(other) for other in self._lanes.conflicts(segment)
+            ):
                 self._hold(driver, segment)
             else:
                 line = max(begins - _STOP_LINE_M - driver.half_length, 0.0)
@@ -255,10 +260,13 @@ class Traffic:
         segment = driver.route[0]
         return min(driver.wanted, self._caps[self._first[segment] + int(driver.offset / self._spacing[segment])])
 
-    def _extend(self, driver: Driver) -> None:
-        while len(driver.route) < _ROUTE:
-            ways = self._lanes.successors[driver.route[-1]] if driver.route[-1] >= 0 else []
-            driver.route.append(ways[int(driver.choices.integers(len(ways)))] if len(ways) > 1 else (ways or [-1])[0])
+    def _extend(self, driver: Driver, reach: float = 0.0) -> None:
+        """Let a route be known as many metres on, since junctions have segments of centimetres, or to its end."""
+        known = sum(self._length[segment] for segment in driver.route)
+        while driver.route[-1] >= 0 and (len(driver.route) < _ROUTE or known <= reach):
+            ways = self._lanes.successors[driver.route[-1]] or [-1]
+            driver.route.append(ways[int(driver.choices.integers(len(ways)))] if len(ways) > 1 else ways[0])
+            known += self._length[driver.route[-1]]
 
 
 def _occupied(drivers: list[Driver]) -> dict[int, list[tuple[float, Driver]]]:

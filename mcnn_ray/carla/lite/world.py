@@ -26,6 +26,7 @@ __all__ = ["DEFAULT_DELTA_S", "World"]
 
 DEFAULT_DELTA_S = 0.05
 _ACTIVE = 1
+_MOST_COLOURS = 256  # remembered beyond those in use
 # Asynchronous, rendering, no fixed step, and what does not matter here.
 _SETTINGS: tuple[Any, ...] = (False, False, [False], True, 0.01, 10, 0.0, False, 3000.0, 2000.0, True)
 _SPECTATOR = Blueprint(SPECTATOR, ())
@@ -149,6 +150,7 @@ class World:
             self.traffic.add(actor.id, segment, offset, actor.blueprint.extent[0], seed)
         else:
             actor.car = Car(pose[0], pose[1], math.radians(pose[4]))
+            self.traffic.look_again()
 
     def _enrol(self, actor: Actor) -> Actor:
         self._next_id += 1
@@ -192,7 +194,7 @@ class World:
         colours = [tuple(_colour(actor.attribute("color"))) for actor in vehicles]
         known = list(dict.fromkeys([*self._colours, *colours]))
         if known != self._colours:
-            self._colours = known[-256:]
+            self._colours = known if len(known) <= _MOST_COLOURS else list(dict.fromkeys(colours))
             self.set_weather(self.weather)
         self.vehicles = Vehicles(
             ids=np.array([actor.id for actor in vehicles], dtype=np.intp),
@@ -226,9 +228,11 @@ class World:
         actor.pose = pose
         if actor.car is not None:
             actor.car.x, actor.car.y, actor.car.yaw = pose[0], pose[1], math.radians(pose[4])
+            self.traffic.look_again()
         if actor.camera is not None:
             actor.camera = make_camera(actor, camera_mount(self.town, actor.pose, actor.parent))
-        self.motions[actor.row, :6] = self.world_pose(actor)
+        # Of a vehicle on autopilot the table itself says where it is.
+        self.motions[actor.row, :6] = pose if actor.autopilot else self.world_pose(actor)
 
     def set_velocity(self, number: int, velocity: tuple[float, float, float]) -> None:
         """Set a vehicle's velocity, of which the part along its heading remains.
@@ -237,7 +241,7 @@ class World:
             SimulationError: there is no such actor.
         """
         actor = self._actor(number)
-        yaw = math.radians(actor.pose[4])
+        yaw = math.radians(self.world_pose(actor)[4])
         speed = max(velocity[0] * math.cos(yaw) + velocity[1] * math.sin(yaw), 0.0)
         self.motions[actor.row, 6:9] = velocity
         if actor.car is not None:
@@ -260,12 +264,16 @@ class World:
         state["gear"] = gear
 
     def freeze(self, number: int, frozen: bool) -> None:
-        """Let a vehicle stand still whatever it is told, or move again.
+        """Let a vehicle stand still whatever it is told, or move again; one that the server drives takes no notice.
 
         Raises:
             SimulationError: there is no such actor.
         """
-        self._actor(number).frozen = frozen
+        actor = self._actor(number)
+        actor.frozen = frozen
+        if frozen and actor.car is not None:
+            actor.car.speed = actor.car.yaw_rate = actor.car.acceleration = 0.0
+            self.motions[actor.row, 6:] = 0.0
 
     def _actor(self, number: int) -> Actor:
         actor = self.actors.get(number)
