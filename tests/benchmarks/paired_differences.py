@@ -70,7 +70,7 @@ def main():
         title = f"{sweep.name}, and less {flags.less[1] if flags.less else 'bc'}"
         table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
         for name in ("setting", "n", "score", "difference"):
-            table.add_column(name, no_wrap=True, justify="left" if name == "setting" else "right")
+            table.add_column(name, no_wrap=name != "setting", justify="left" if name == "setting" else "right")
         found = scores_of(sweep)
         for setting in sorted(found, key=lambda setting: (setting.method, setting.demonstrations or 0, setting.label)):
             values = found[setting]
