@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from mcnn_ray.carla.lite.drawing import FARTHEST_M, draw_ground, draw_vehicles
+from mcnn_ray.carla.lite.drawing import BANDS_M, FARTHEST_M, draw_ground, draw_vehicles
 from mcnn_ray.carla.lite.geometry import rotation_matrix
-from mcnn_ray.carla.lite.palette import Palette, band_of
+from mcnn_ray.carla.lite.palette import Palette
 from mcnn_ray.carla.lite.raster import CELL_M, Raster
 
 __all__ = ["Camera"]
@@ -55,7 +55,7 @@ class Camera:
         # In cells of the raster.
         self._x_G = ((mount[0] + near * rays[self._ground_G, 0]) / CELL_M).astype(np.float32)
         self._y_G = ((mount[1] + near * rays[self._ground_G, 1]) / CELL_M).astype(np.float32)
-        self._bands_G = band_of(distance[self._ground_G]).astype(np.int64)
+        self._bands_G = np.searchsorted(BANDS_M, distance[self._ground_G])
         self._elevation = np.arctan2(rays[:, 2], np.hypot(rays[:, 0], rays[:, 1]))
         self._sky: tuple[Palette, npt.NDArray[np.uint32]] | None = None
 

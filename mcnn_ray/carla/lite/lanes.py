@@ -40,6 +40,7 @@ class LaneGraph:
         first_S: a segment's first sample.
         count_S: its samples.
         length_S: metres.
+        spacing_S: metres from one of its samples to the next.
         junction_S: number of the junction it lies in, else -1.
         successors: segments that continue each.
     """
@@ -54,8 +55,12 @@ class LaneGraph:
     length_S: F64
     junction_S: I64
     successors: list[list[int]]
+    spacing_S: F64 = field(init=False)
     _conflicts: dict[int, frozenset[int]] = field(default_factory=dict)
     _around: dict[tuple[int, int], I64] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.spacing_S = self.length_S / (self.count_S - 1)
 
     @property
     def points_N3(self) -> F64:
@@ -69,7 +74,7 @@ class LaneGraph:
 
     def spacing(self, segment: int) -> float:
         """Return the metres from one of a segment's samples to the next."""
-        return float(self.length_S[segment] / (self.count_S[segment] - 1))
+        return float(self.spacing_S[segment])
 
     def samples(self, segment: int) -> slice:
         """Return where a segment's samples lie."""

@@ -65,11 +65,11 @@ def let_traffic_drive(world: World) -> None:
     """Move traffic on to where the next frame shows it; it goes by earlier ones, as CARLA's traffic manager does."""
     if not world.driven_rows.size:
         return
-    others = [
+    others = (  # read only where traffic looks around, which is not in every frame
         Obstacle(*actor.pose[:3], math.radians(actor.pose[4]), *actor.blueprint.extent[:2], actor.car.speed)
         for actor in world.free
         if actor.car is not None
-    ]
+    )
     world.motions[world.driven_rows] = world.traffic.step(world.delta_s, others)
 
 

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from mcnn_ray.carla.lite.drawing import BANDS_M
 from mcnn_ray.carla.lite.raster import ASPHALT
 
-__all__ = ["CLEAR", "Palette", "band_of"]
+__all__ = ["CLEAR", "Palette"]
 
 F64 = npt.NDArray[np.float64]
 
@@ -26,11 +25,6 @@ _CLOUDS, _DEPOSITS, _ALTITUDE, _FOG, _WETNESS = 0, 2, 5, 6, 9
 CLEAR: tuple[float, ...] = (5.0, 0.0, 0.0, 10.0, 0.0, 90.0, 2.0, 0.75, 0.1, 0.0, 1.0, 0.03, 0.0331, 0.0)
 
 _SHADE = (0.72, 0.85, 1.1, 0.9)  # of the colour, by face
-
-
-def band_of(distance: npt.NDArray[np.floating]) -> npt.NDArray[np.intp]:
-    """Return the numbers of the haze bands that distances, metres, lie in."""
-    return np.searchsorted(BANDS_M, distance)
 
 
 class Palette:

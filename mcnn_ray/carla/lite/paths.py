@@ -44,9 +44,8 @@ class Paths:
 
     def __init__(self, lanes: LaneGraph) -> None:
         self._poses_N5 = lanes.poses_N5
-        self._length: list[float] = lanes.length_S.tolist()
         self._length_S = lanes.length_S
-        self._spacing_S = lanes.length_S / (lanes.count_S - 1)
+        self._spacing_S = lanes.spacing_S
         self._first_S = lanes.first_S
         self._last_S = lanes.first_S + lanes.count_S - 2  # sample that still has one after it
 
@@ -108,7 +107,7 @@ class Paths:
         """Take one vehicle over the ends of segments."""
         for frame, offset in enumerate(offset_F.tolist()):
             place = 0
-            while offset >= self._length[route[place]] and route[place + 1] >= 0:
-                offset -= self._length[route[place]]
+            while offset >= self._length_S[route[place]] and route[place + 1] >= 0:
+                offset -= self._length_S[route[place]]
                 place += 1
             passed_F[frame], offset_F[frame], segment_F[frame] = place, offset, route[place]

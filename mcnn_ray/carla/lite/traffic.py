@@ -10,7 +10,7 @@ vehicle after the other in plain Python, faster than arrays for the tens there a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -94,7 +94,7 @@ class Traffic:
         # Single numbers are read faster from lists. What is beyond a dead end is the last, without length.
         self._length: list[float] = [*lanes.length_S.tolist(), 0.0]
         self._is_junction: list[bool] = [*(lanes.junction_S >= 0).tolist(), False]
-        self._spacing = [lanes.spacing(segment) for segment in range(len(lanes.count_S))]
+        self._spacing: list[float] = lanes.spacing_S.tolist()
         self._first: list[int] = lanes.first_S.tolist()
         self._caps: list[float] = lanes.speed_cap_N.tolist()
 
@@ -113,7 +113,7 @@ class Traffic:
             half_length: metres.
             seed: of what it chooses.
         """
-        self.look_again()
+        self.end_trip()
         choices = np.random.default_rng(seed)
         wanted = choices.uniform(*_SPEED_SHARE) * DEFAULT_LIMIT_KMH / 3.6
         driver = Driver(actor, [segment], offset, half_length, choices, wanted)
@@ -125,7 +125,7 @@ class Traffic:
 
     def remove(self, actor: int) -> None:
         """Forget a vehicle."""
-        self.look_again()
+        self.end_trip()
         for segment in self.drivers.pop(actor).held:
             self._holders[segment] -= 1
 
@@ -143,10 +143,10 @@ class Traffic:
 
     def set_speed(self, actor: int, speed: float) -> None:
         """Set a vehicle's speed, m/s."""
-        self.look_again()
+        self.end_trip()
         self.drivers[actor].speed = speed
 
-    def step(self, delta_s: float, others: Sequence[Obstacle]) -> npt.NDArray[np.float64]:
+    def step(self, delta_s: float, others: Iterable[Obstacle]) -> npt.NDArray[np.float64]:
         """Move all vehicles on by so many seconds, in sight of what the client drives.
 
         Returns:
@@ -159,8 +159,8 @@ class Traffic:
         motion_DM: npt.NDArray[np.float64] = self._trip.motion_FDM[self._frame]
         return motion_DM
 
-    def look_again(self) -> None:
-        """Let all look around before they drive on, since something has changed."""
+    def end_trip(self) -> None:
+        """Let all be where the present frame has them, and look around before they drive on."""
         if self._trip is None:
             return
         offsets, speeds = self._trip.offset_FD[self._frame].tolist(), self._trip.speed_FD[self._frame].tolist()
@@ -174,8 +174,8 @@ class Traffic:
                 self._holders[driver.held.pop(0)] -= 1
         self._trip = None
 
-    def _look_around(self, delta_s: float, others: Sequence[Obstacle]) -> Trip:
-        self.look_again()
+    def _look_around(self, delta_s: float, others: Iterable[Obstacle]) -> Trip:
+        self.end_trip()
         drivers = list(self.drivers.values())
         frames = min(max(1, round(_LOOK_S / delta_s)), _MOST_FRAMES)
         seconds = frames * delta_s

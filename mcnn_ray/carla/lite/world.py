@@ -150,7 +150,7 @@ class World:
             self.traffic.add(actor.id, segment, offset, actor.blueprint.extent[0], seed)
         else:
             actor.car = Car(pose[0], pose[1], math.radians(pose[4]))
-            self.traffic.look_again()
+            self.traffic.end_trip()
 
     def _enrol(self, actor: Actor) -> Actor:
         self._next_id += 1
@@ -160,13 +160,16 @@ class World:
         self.states = np.append(self.states, np.zeros(1, dtype=ACTOR_STATE))
         self.actors[actor.id] = actor
         state = self.states[actor.row]
-        # Of a vehicle on autopilot the table itself says where it is.
-        pose = actor.pose if actor.autopilot else self.world_pose(actor)
-        state["id"], state["state"], state["pose"] = actor.id, _ACTIVE, pose
+        state["id"], state["state"] = actor.id, _ACTIVE
         state["gear"], state["speed_limit"] = 1, DEFAULT_LIMIT_KMH
         state["traffic_light_state"] = 3  # off
         self._index()
+        self._tell_pose(actor)
         return actor
+
+    def _tell_pose(self, actor: Actor) -> None:
+        """Write where an actor has just been put; of a vehicle on autopilot only the table knows it later."""
+        self.motions[actor.row, :6] = actor.pose if actor.autopilot else self.world_pose(actor)
 
     def destroy(self, number: int) -> bool:
         """Remove an actor and what is attached to it; return whether it was there."""
@@ -228,11 +231,10 @@ class World:
         actor.pose = pose
         if actor.car is not None:
             actor.car.x, actor.car.y, actor.car.yaw = pose[0], pose[1], math.radians(pose[4])
-            self.traffic.look_again()
+            self.traffic.end_trip()
         if actor.camera is not None:
             actor.camera = make_camera(actor, camera_mount(self.town, actor.pose, actor.parent))
-        # Of a vehicle on autopilot the table itself says where it is.
-        self.motions[actor.row, :6] = pose if actor.autopilot else self.world_pose(actor)
+        self._tell_pose(actor)
 
     def set_velocity(self, number: int, velocity: tuple[float, float, float]) -> None:
         """Set a vehicle's velocity, of which the part along its heading remains.

@@ -11,8 +11,6 @@ from mcnn_ray.carla.lite.sensors import sensor_message
 from mcnn_ray.carla.lite.town import load_town
 from mcnn_ray.carla.lite.world import World
 
-DELTA_S = 0.05
-
 
 @pytest.fixture(scope="module")
 def towns():
