@@ -112,13 +112,13 @@ def step_cost(member: Member, widths: tuple[int, int]) -> StepCost:
 
 def worthwhile_packs(members: Sequence[Member], studies: Studies) -> int:
     """Return over how many processes it pays to spread training; each takes seconds to start."""
-    return max(1, math.ceil(training_flop(members, studies) / _WORTH_FLOP))
+    return max(1, math.ceil(training_flop(members, studies.widths) / _WORTH_FLOP))
 
 
-def training_flop(members: Iterable[Member], studies: Studies) -> int:
-    """Return the operations of all gradient steps of those that are trained."""
+def training_flop(members: Iterable[Member], widths: tuple[int, int]) -> int:
+    """Return the operations of all gradient steps of those that are trained; widths as for `step_cost`."""
     groups = _by_shape(members)
-    return sum(len(group) * group[0].steps * step_cost(group[0], studies.widths).flop for group in groups)
+    return sum(len(group) * group[0].steps * step_cost(group[0], widths).flop for group in groups)
 
 
 def split_by_memory(members: Sequence[Member], studies: Studies, capacity: Capacity) -> int:

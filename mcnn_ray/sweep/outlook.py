@@ -135,7 +135,7 @@ def _disk(packs: Sequence[PlannedPack], studies: Studies) -> int:
 
 def _training_s(packs: Sequence[PlannedPack], studies: Studies, capacity: Capacity) -> float:
     """Return the seconds that the matrix products take on single threads, and what comes with them."""
-    flop = training_flop([member for pack in packs for member in pack.members.values()], studies)
+    flop = training_flop([member for pack in packs for member in pack.members.values()], studies.widths)
     if not flop:
         return 0.0
     return flop / (product_rate() * PRODUCT_SHARE * min(capacity.packs_at_once, len(packs)))
