@@ -16,6 +16,7 @@ from mcnn_ray.policies.backbone import backbone_size
 from mcnn_ray.sweep.cluster import cluster_cpus, cluster_gpus
 from mcnn_ray.sweep.studies import Studies
 from mcnn_ray.training.learners import LEARNERS
+from mcnn_ray.training.networks import row_length
 from mcnn_ray.training.pack import CHUNK_STEPS
 from mcnn_ray.training.step_shape import StepCost, StepShape
 
@@ -85,7 +86,7 @@ def pack_bytes(members: Sequence[Member], studies: Studies) -> tuple[int, int]:
     rows = {member.data_key: studies.of(member).rows(member) for member in members}
     memories = {(member.data_key, member.memory_key) for member in members if member.memory_key is not None}
     tables = sum(rows.values()) * (dim + actions) + sum(rows[part] for part, _ in memories) * (actions + 1)
-    gathered = CHUNK_STEPS * (members[0].batch_size or 0) * (dim + 3 * actions + 1)
+    gathered = CHUNK_STEPS * (members[0].batch_size or 0) * (row_length(dim) + 3 * actions + 1)
     cost = step_cost(members[0], studies.widths)
     return _NUMBER * tables, _NUMBER * (_STATES * cost.parameters + gathered + cost.kept)
 

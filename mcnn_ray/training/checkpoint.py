@@ -23,7 +23,7 @@ from mcnn_ray.training.learners import AnyPack
 
 __all__ = ["CheckpointWriter", "Resumed", "load_checkpoint", "newest_step", "read_curve"]
 
-FORMAT = 2
+FORMAT = 3  # raised whenever what a checkpoint holds is laid out otherwise
 _KEPT = 2  # the newest and, should that be damaged, one before
 
 logger = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
 """Networks of a user's own, of several members as stacked tensors, through `torch.func`.
 
-Shapes: G members, B batch, D observation numbers, A action numbers, F numbers of one member's parameters.
+Shapes: G members, B batch, D observation numbers, I = D + 1, A action numbers, F numbers of one member's parameters.
 """
 
 from __future__ import annotations
@@ -85,14 +85,16 @@ class StackedModule:
             key: parameters_F[place].view(shape).cpu().numpy().copy() for key, (place, shape) in self._places.items()
         }
 
-    def forward(self, views: tuple[Tensors, Tensors], inputs_GBD: torch.Tensor) -> None:
-        """Write the outputs."""
+    @torch.inference_mode(False)  # where the pack trains, nothing can be differentiated
+    def forward(self, views: tuple[Tensors, Tensors], inputs_GBI: torch.Tensor) -> None:
+        """Write the outputs for inputs of D numbers and a last one, which it leaves out."""
         trained, fixed = views
-        inputs = inputs_GBD.squeeze(0)
+        inputs = inputs_GBI[..., :-1].contiguous().squeeze(0)
         pulled = vjp(lambda parameters: self._call(parameters, fixed, inputs), trained)
         output, self._pull_back = pulled  # type: ignore[misc]  # three only with has_aux
         self.output_GBA.copy_(output)
 
+    @torch.inference_mode(False)
     def backward(self, views: tuple[Tensors, Tensors], gradient_GBA: torch.Tensor) -> None:
         """Write the parameters' gradient, given that of the last outputs."""
         assert self._pull_back is not None, "backward without a forward"
@@ -118,7 +120,7 @@ def check_backbone(name: str, observation_dim: int, action_dim: int) -> None:
     obs_BD = torch.randn(_CHECKED, observation_dim, generator=torch.Generator().manual_seed(0))
     views = stacked.views(parameters_2F)
     try:
-        stacked.forward(views, obs_BD.expand(2, -1, -1))
+        stacked.forward(views, torch.nn.functional.pad(obs_BD, (0, 1)).expand(2, -1, -1))
         stacked.backward(views, torch.ones_like(stacked.output_GBA))
     except Exception as error:
         told = (str(error).strip().splitlines() or [""])[0]

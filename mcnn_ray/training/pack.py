@@ -108,7 +108,7 @@ class Pack:
             for start in range(0, count, group)
         ]
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def train(self, steps: int) -> npt.NDArray[np.float32]:
         """Take gradient steps; cut into several calls, they are the same.
 

@@ -5,7 +5,7 @@ A head gives `base + scale * squash(f(x))`: behaviour cloning squashes by tanh w
 so they are computed for many steps at once.
 
 Shapes: G members, the first M of them with memories; N rows of all tables laid one after another, S steps, B batch,
-D observation numbers, A action numbers, F numbers of one member's parameters.
+D observation numbers, I = D + 1, A action numbers, F numbers of one member's parameters.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from mcnn_ray.core.blend import beta_at
 from mcnn_ray.member import DataKey, Member
 from mcnn_ray.training.data import Shard, TrainingData, parts_of
-from mcnn_ray.training.networks import StackedNetwork
+from mcnn_ray.training.networks import StackedNetwork, beside_one
 from mcnn_ray.training.sampling import sample_rows
 
 __all__ = ["Buffers", "Stepper", "stepping_order"]
@@ -45,7 +45,7 @@ class Buffers:
 
     def __init__(self, steps: int, output_GBA: torch.Tensor, dim: int) -> None:
         group, batch, actions = output_GBA.shape
-        self.inputs_SGBD = output_GBA.new_empty(steps, group, batch, dim)
+        self.inputs_SGBI = beside_one(steps, group, batch, dim, device=output_GBA.device)
         self.base_SGBA, self.error_SGBA, self.memory_actions_SGBA = (
             output_GBA.new_empty(steps, group, batch, actions) for _ in range(3)
         )
@@ -132,14 +132,14 @@ class Stepper:
 
     def _steps(self, rows_SGB: torch.Tensor, beta_SM11: torch.Tensor | None) -> torch.Tensor:
         network, views = self._network, self._views
-        inputs_SGBD, base_SGBA, scale_SGB1 = self._tables.gather(rows_SGB)
+        inputs_SGBI, base_SGBA, scale_SGB1 = self._tables.gather(rows_SGB)
         numbers = self._batch * base_SGBA.shape[3]  # of the whole batch, also in a shard
         slope_SGB1 = scale_SGB1 * (2.0 / numbers)
         error_SGBA = self._error_SGBA[: len(rows_SGB)]
         head = _Head(network.output_GBA, self._memories)
         beta_S = [None] * len(rows_SGB) if beta_SM11 is None else list(beta_SM11)
         for inputs, base, scale, slope, error, beta_M11 in zip(
-            inputs_SGBD, base_SGBA, scale_SGB1, slope_SGB1, error_SGBA, beta_S, strict=True
+            inputs_SGBI, base_SGBA, scale_SGB1, slope_SGB1, error_SGBA, beta_S, strict=True
         ):
             network.forward(views, inputs)
             torch.addcmul(base, scale, head.squashed(beta_M11), out=error)
@@ -217,13 +217,13 @@ class _Tables:
         self._L_M1 = torch.tensor([[member.L] for member in with_memories], device=device)
 
     def gather(self, rows_SGB: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return (S, G, B, D) inputs; the head's base less the target (S, G, B, A), and its scale (S, G, B, 1)."""
+        """Return (S, G, B, I) inputs; the head's base less the target (S, G, B, A), and its scale (S, G, B, 1)."""
         steps, _, batch = rows_SGB.shape
         buffers, many = self._buffers, self._many
-        inputs_SGBD, base_SGBA = buffers.inputs_SGBD[:steps], buffers.base_SGBA[:steps]
+        inputs_SGBI, base_SGBA = buffers.inputs_SGBI[:steps], buffers.base_SGBA[:steps]
         scale_SGB1 = buffers.scale_SGB1[:steps].fill_(1.0)
         index = (rows_SGB + self._start_G1).flatten()
-        torch.index_select(self._obs_ND, 0, index, out=inputs_SGBD.view(len(index), -1))
+        torch.index_select(self._obs_ND, 0, index, out=inputs_SGBI[..., :-1].view(len(index), -1))
         torch.index_select(self._actions_NA, 0, index, out=base_SGBA.view(len(index), -1)).neg_()
         if many:
             index = (rows_SGB[:, :many] + self._memory_start_M1).flatten()
@@ -232,7 +232,7 @@ class _Tables:
             torch.index_select(self._memory_actions_NA, 0, index, out=actions_SMBA)
             base_SGBA[:, :many].addcmul_(weight_SMB[..., None], actions_SMBA.view(steps, many, batch, -1))
             scale_SGB1[:, :many] = (self._L_M1 * (1.0 - weight_SMB))[..., None]
-        return inputs_SGBD, base_SGBA, scale_SGB1
+        return inputs_SGBI, base_SGBA, scale_SGB1
 
 
 class _Adam:

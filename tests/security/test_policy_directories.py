@@ -18,7 +18,7 @@ from mcnn_ray.policies.base import save_policy
 from mcnn_ray.policies.loading import load_policy
 from mcnn_ray.sweep.evaluation import evaluate_policy
 from mcnn_ray.sweep.studies import open_study
-from mcnn_ray.training.checkpoint import load_checkpoint, newest_step, read_curve
+from mcnn_ray.training.checkpoint import FORMAT, load_checkpoint, newest_step, read_curve
 from mcnn_ray.training.data import make_training_data
 from mcnn_ray.training.pack import Pack
 
@@ -191,7 +191,7 @@ def checkpoint(study, tmp_path):
             save_file(state, target / "state.safetensors")
             write_json(
                 target / "checkpoint.json",
-                {"format": 2, "step": 4, "members": ["m"], "failures": {}} | (description or {}),
+                {"format": FORMAT, "step": 4, "members": ["m"], "failures": {}} | (description or {}),
             )
         return load_checkpoint(tmp_path, Pack([member], data), ["m"])
 

@@ -26,20 +26,18 @@ def test_bytes_counted_are_those_of_the_tensors(config, tmp_path):
     assert shared == sum(tensor.nbytes for tensor in tables)
 
     (stepper,) = Pack(members[:1], data)._steppers
-    held = [tensor for owner in (stepper._network, stepper._tables._buffers) for tensor in tensors_of(owner)]
+    held = {**storages_of(stepper._network), **storages_of(stepper._tables._buffers)}
     states = 3 * stepper._network.gradients_GF.nbytes  # parameters and Adam's moments
-    assert each == pytest.approx(states + sum(tensor.nbytes for tensor in held), rel=0.02)
+    assert each == pytest.approx(states + sum(held.values()), rel=0.02)
 
 
-def tensors_of(owner):
+def storages_of(owner):
+    """Bytes of all that an object's tensors lie in, by where that is: padding counts, and views count once."""
     import torch
 
-    found = {}
-    for value in vars(owner).values():
-        for tensor in value if isinstance(value, list) else [value]:
-            if isinstance(tensor, torch.Tensor) and tensor.is_contiguous() and tensor.numel():
-                found[tensor.untyped_storage().data_ptr()] = tensor
-    return list(found.values())
+    values = [value for kept in vars(owner).values() for value in (kept if isinstance(kept, list) else [kept])]
+    storages = [value.untyped_storage() for value in values if isinstance(value, torch.Tensor)]
+    return {storage.data_ptr(): storage.nbytes() for storage in storages}
 
 
 def test_packs_are_split_so_that_each_fits_and_refused_when_none_does(config):

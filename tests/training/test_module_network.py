@@ -25,8 +25,8 @@ def as_mlp(arrays):
     mlp = StackedMlp((7, 16, 16, 4), 1, 1, torch.device("cpu"))
     flat_1F = torch.zeros(1, mlp.size)
     for layer, place in zip(mlp.views(flat_1F), (0, 2, 4), strict=True):
-        layer.weight[0] = torch.from_numpy(arrays[f"{place}.weight"]).T
-        layer.bias[0, 0] = torch.from_numpy(arrays[f"{place}.bias"])
+        layer.weight[0, :-1] = torch.from_numpy(arrays[f"{place}.weight"]).T
+        layer.weight[0, -1] = torch.from_numpy(arrays[f"{place}.bias"])
     return flat_1F.numpy()
 
 
@@ -57,16 +57,16 @@ def test_members_with_modules_stepping_at_once_train_as_they_do_in_turns(monkeyp
 def test_three_stacked_give_the_outputs_and_gradients_of_each_alone(backbone):
     generator, cpu = torch.Generator().manual_seed(0), torch.device("cpu")
     three, one = (StackedModule(backbone, 7, 4, group, 32, cpu) for group in (3, 1))
-    inputs_GBD, gradient_GBA = torch.randn(3, 32, 7, generator=generator), torch.randn(3, 32, 4, generator=generator)
+    inputs_GBI, gradient_GBA = torch.randn(3, 32, 8, generator=generator), torch.randn(3, 32, 4, generator=generator)
     parameters_GF = torch.stack([three.initial(seed) for seed in range(3)])
     written = three.output_GBA.data_ptr(), three.gradients_GF.data_ptr()
     views = three.views(parameters_GF)
-    three.forward(views, inputs_GBD)
+    three.forward(views, inputs_GBI)
     three.backward(views, gradient_GBA)
     assert written == (three.output_GBA.data_ptr(), three.gradients_GF.data_ptr())
     for i in range(3):
         views = one.views(parameters_GF[i : i + 1])
-        one.forward(views, inputs_GBD[i : i + 1])
+        one.forward(views, inputs_GBI[i : i + 1])
         one.backward(views, gradient_GBA[i : i + 1])
         torch.testing.assert_close(three.output_GBA[i], one.output_GBA[0], atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(three.gradients_GF[i], one.gradients_GF[0], atol=1e-4, rtol=1e-4)

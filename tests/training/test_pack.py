@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from mcnn_ray.core.blend import beta_at
 from mcnn_ray.errors import ConfigError
@@ -12,6 +14,7 @@ from mcnn_ray.training.sampling import sample_rows
 from tests.core.test_blend import paper_sigma
 from tests.training.workers import shards, trained_together
 
+TABLES = ("memory_actions", "distances")
 KEYS = [("neural-gas", 0.1, 0, "expert", "euclidean"), ("random", 0.2, 0, "expert", "euclidean")]
 
 
@@ -112,6 +115,37 @@ def test_members_stepping_at_once_train_as_they_do_in_turns(monkeypatch):
     at_once = Pack(MIXED, training_data())
     np.testing.assert_allclose(at_once.train(300), in_turns, atol=2e-5, rtol=0)
     assert len(at_once._steppers) == 1
+
+
+class Elsewhere(TorchDispatchMode):
+    """Collects operations that touch a tensor on another device, or bring a value to the host."""
+
+    def __init__(self, device):
+        super().__init__()
+        self.device, self.found = device, []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        touched = [one for one in tree_leaves((args, kwargs, result)) if isinstance(one, torch.Tensor)]
+        if torch.Tag.data_dependent_output in func.tags or any(one.device != self.device for one in touched):
+            self.found.append(str(func))
+        return result
+
+
+def on_meta(data):
+    """The shapes of the data alone, on a device that holds no numbers and that no other may mix with."""
+    tables = {name: {key: one.to("meta") for key, one in getattr(data, name).items()} for name in TABLES}
+    return TrainingData(obs_ND=data.obs_ND.to("meta"), actions_NA=data.actions_NA.to("meta"), **tables)
+
+
+def test_steps_that_a_gpu_repeats_touch_nothing_on_the_host():
+    """A CUDA graph records only what runs on the device."""
+    pack = Pack(PACK, on_meta(training_data()))
+    (stepper,) = pack._steppers
+    with torch.inference_mode(), Elsewhere(torch.device("meta")) as elsewhere:
+        losses_SG = stepper.take(CHUNK_STEPS, CHUNK_STEPS)
+    assert losses_SG.shape == (CHUNK_STEPS, len(PACK))
+    assert elsewhere.found == []
 
 
 @pytest.mark.parametrize("at_once", [False, True])

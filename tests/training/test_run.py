@@ -128,7 +128,7 @@ def test_checkpoint_of_another_format_is_told_with_both(tmp_path, caplog, monkey
     checkpoints(tmp_path)
     monkeypatch.setattr(checkpoint_module, "FORMAT", 99)
     assert load_checkpoint(tmp_path, Pack(PACK, training_data()), IDS) is None
-    assert "it has the format 2, this version reads 99" in caplog.text
+    assert "it has the format 3, this version reads 99" in caplog.text
 
 
 def test_full_disk_is_one_sentence_and_earlier_checkpoints_stay(tmp_path, monkeypatch):
