@@ -15,8 +15,8 @@ from mcnn_ray.reproduction.definitions import REPRODUCTIONS
 from mcnn_ray.reproduction.runner import PlannedSweep, check_choice, plan_sweeps
 from mcnn_ray.reproduction.sources import Missing
 from mcnn_ray.reproduction.sweeps import shows
-from mcnn_ray.sweep.capacity import step_cost, training_flop
-from mcnn_ray.sweep.outlook import PRODUCT_SHARE, duration, product_rate, step_seconds
+from mcnn_ray.sweep.capacity import step_cost, training_s
+from mcnn_ray.sweep.outlook import duration, product_rate, step_seconds
 from mcnn_ray.sweep.runner import Watcher
 from mcnn_ray.tasks.catalogue import CATALOGUE
 from mcnn_ray.tasks.environments import make_environment
@@ -133,11 +133,10 @@ class _Paces:
         if self._rate is None:
             self._rate = product_rate()
         dim, actions, step_s = self._task(task)
-        act_flop = sum(step_cost(member, (dim, actions)).act_flop for member in members if member.trained)
-        acting_s = act_flop / max(1, len(members)) / self._rate
+        acting = [step_cost(member, (dim, actions)).act_s(self._rate) for member in members if member.trained]
+        acting_s = sum(acting) / max(1, len(members))
         stepping_s = rollouts * (CATALOGUE[task].horizon or _HORIZON) * (step_s + acting_s)
-        flop = training_flop(members, (dim, actions))
-        return float((flop / (self._rate * PRODUCT_SHARE) + stepping_s) / _cpus())
+        return float((training_s(members, (dim, actions), self._rate) + stepping_s) / _cpus())
 
     def _task(self, task: str) -> tuple[int, int, float]:
         if task not in self._tasks:

@@ -26,13 +26,15 @@ __all__ = [
     "pack_bytes",
     "split_by_memory",
     "step_cost",
-    "training_flop",
+    "training_s",
     "worthwhile_packs",
 ]
 
 _SHARE = 0.8  # of the free memory that packs may take
 _NUMBER = 4  # bytes
-_WORTH_FLOP = 5e11  # some 10 s of one CPU, about what a process takes to start
+_USUAL_RATE = 5e10  # operations a second of one CPU
+_WORTH_S = 10.0  # of training, about what a process takes to start
+_MLP_SHARE = 0.79  # see StepCost.share
 _STATES = 4  # numbers kept for each parameter: itself, its gradient and Adam's two moments
 
 
@@ -104,22 +106,31 @@ def step_cost(member: Member, widths: tuple[int, int]) -> StepCost:
         return LEARNERS[member.family].cost(member, dim, actions)
     if member.backbone is not None:
         parameters, given = backbone_size(member.backbone, dim, actions)
-        return StepCost(parameters=parameters, flop=6 * batch * parameters, kept=2 * batch * given)
+        return StepCost(parameters=parameters, flop=6 * batch * parameters, kept=2 * batch * given, share=_MLP_SHARE)
     shape = StepShape(dim=dim, hidden=member.hidden, actions=actions, batch_size=batch)
     return StepCost(
-        parameters=shape.parameters, flop=shape.flop, kept=2 * shape.batch_size * (sum(shape.hidden) + actions)
+        parameters=shape.parameters,
+        flop=shape.flop,
+        kept=2 * shape.batch_size * (sum(shape.hidden) + actions),
+        share=_MLP_SHARE,
     )
 
 
 def worthwhile_packs(members: Sequence[Member], studies: Studies) -> int:
     """Return over how many processes it pays to spread training; each takes seconds to start."""
-    return max(1, math.ceil(training_flop(members, studies.widths) / _WORTH_FLOP))
+    return max(1, math.ceil(training_s(members, studies.widths, _USUAL_RATE) / _WORTH_S))
 
 
-def training_flop(members: Iterable[Member], widths: tuple[int, int]) -> int:
-    """Return the operations of all gradient steps of those that are trained; widths as for `step_cost`."""
+def training_s(members: Iterable[Member], widths: tuple[int, int], rate: float) -> float:
+    """Return roughly the seconds that all gradient steps take on one thread.
+
+    Args:
+        members: those that are not trained take none.
+        widths: as for `step_cost`.
+        rate: operations a second of large products on one thread.
+    """
     groups = _by_shape(members)
-    return sum(len(group) * group[0].steps * step_cost(group[0], widths).flop for group in groups)
+    return sum(len(group) * group[0].steps * step_cost(group[0], widths).step_s(rate) for group in groups)
 
 
 def split_by_memory(members: Sequence[Member], studies: Studies, capacity: Capacity) -> int:

@@ -18,18 +18,17 @@ from mcnn_ray.encoders.encoder import Encoder
 from mcnn_ray.errors import ConfigError
 from mcnn_ray.member import Member
 from mcnn_ray.rollout.episode import FAULTS, LOCKSTEP
-from mcnn_ray.sweep.capacity import Capacity, pack_bytes, step_cost, training_flop
+from mcnn_ray.sweep.capacity import Capacity, pack_bytes, step_cost, training_s
 from mcnn_ray.sweep.cluster import cluster_cpus, cluster_gpus
 from mcnn_ray.sweep.plan import PlannedPack, SweepPlan
 from mcnn_ray.sweep.studies import Studies
 from mcnn_ray.tasks.environments import make_environment
 from mcnn_ray.training.learners import LEARNERS
 
-__all__ = ["PRODUCT_SHARE", "Outlook", "duration", "look_ahead", "product_rate", "step_seconds"]
+__all__ = ["Outlook", "duration", "look_ahead", "product_rate", "step_seconds"]
 
 _TIMED_S = 0.05
 _WIDTH = 256  # of the paper's layers
-PRODUCT_SHARE = 0.75  # of a training step is matrix products, see docs/training.md
 _STATES = 3  # numbers a checkpoint holds for each parameter: itself and Adam's two moments
 _CHECKPOINTS = 3  # the newest, one before, and one being written
 _NUMBER = 4  # bytes
@@ -134,17 +133,17 @@ def _disk(packs: Sequence[PlannedPack], studies: Studies) -> int:
 
 
 def _training_s(packs: Sequence[PlannedPack], studies: Studies, capacity: Capacity) -> float:
-    """Return the seconds that the matrix products take on single threads, and what comes with them."""
-    flop = training_flop([member for pack in packs for member in pack.members.values()], studies.widths)
-    if not flop:
+    members = [member for pack in packs for member in pack.members.values()]
+    if not members:
         return 0.0
-    return flop / (product_rate() * PRODUCT_SHARE * min(capacity.packs_at_once, len(packs)))
+    return training_s(members, studies.widths, product_rate()) / min(capacity.packs_at_once, len(packs))
 
 
 def _acting_s(members: Sequence[Member], studies: Studies) -> float:
     """Return the seconds of one action of each, as far as its network is what takes the time."""
-    flop = sum(step_cost(member, studies.widths).act_flop for member in members if member.family in LEARNERS)
-    return flop / product_rate() if flop else 0.0
+    slow = [member for member in members if member.family in LEARNERS]
+    rate = product_rate() if slow else 1.0
+    return sum(step_cost(member, studies.widths).act_s(rate) for member in slow)
 
 
 def _seeing_s(encoder: Encoder) -> float:

@@ -139,8 +139,12 @@ class BetLearner(WindowLearner):
         tokens, looks = (member.batch_size or 0) * window, int(options["heads"]) * window
         # Of a layer: inputs, outputs and dropout masks of its products and norms, and attention before and after it.
         kept = layers * (20 * width + 3 * looks) + 3 * int(options["clusters"]) * (1 + actions) + dim + 3 * width
+        token_flop = 2 * (parameters + 2 * layers * window * width)
         return StepCost(
             parameters=parameters,
-            flop=6 * tokens * (parameters + 2 * layers * window * width),
+            flop=3 * tokens * token_flop,
             kept=tokens * kept,
+            share=0.5,
+            act_flop=window * token_flop,
+            act_share=0.47,
         )

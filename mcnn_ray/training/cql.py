@@ -233,6 +233,7 @@ class CqlLearner(Learner):
             parameters=actor.parameters + _CRITICS * critic.parameters,
             flop=actor.flop + _CRITICS * critic.flop + 2 * batch * once,
             kept=_CRITICS * (critic.parameters + 2 * drawn * batch * (dim + actions + sum(member.hidden))),
+            share=0.77,
         )
 
 

@@ -194,5 +194,7 @@ class DiffusionLearner(Learner):
             parameters=parameters,
             flop=3 * flop,
             kept=kept + (parameters if options["ema_power"] else 0),
+            share=0.3,
             act_flop=round(flop / batch * acting),
+            act_share=0.1,
         )

@@ -110,5 +110,7 @@ class ImplicitLearner(Learner):
             parameters=(dim + actions + 1) * widths[0] + sum((fan_in + 1) * fan_out for fan_in, fan_out in pairs),
             flop=4 * first + 6 * rows * others,
             kept=2 * rows * (actions + sum(widths)),
+            share=0.88,
             act_flop=2 * searched * (actions * widths[0] + others),
+            act_share=0.88,
         )

@@ -59,10 +59,22 @@ class StepCost:
         parameters: numbers that are learned.
         flop: operations of the matrix products, forward and backward.
         kept: numbers that the forward pass keeps for the backward one.
+        share: of a step's time on one thread, what large products of as many operations take (docs/methods.md).
         act_flop: operations of the matrix products of one action, where they are not negligible beside the simulator.
+        act_share: the same of an action among several at once.
     """
 
     parameters: int
     flop: int
     kept: int
+    share: float
     act_flop: int = 0
+    act_share: float = 1.0
+
+    def step_s(self, rate: float) -> float:
+        """Return roughly the seconds of a step on one thread, at so many operations of large products a second."""
+        return self.flop / (self.share * rate)
+
+    def act_s(self, rate: float) -> float:
+        """Return roughly the seconds of an action on one thread, likewise."""
+        return self.act_flop / (self.act_share * rate)

@@ -7,7 +7,7 @@ import pytest
 
 from mcnn_ray.config import SweepConfig
 from mcnn_ray.errors import ConfigError
-from mcnn_ray.sweep.capacity import measure_capacity
+from mcnn_ray.sweep.capacity import measure_capacity, step_cost
 from mcnn_ray.sweep.outlook import look_ahead
 from mcnn_ray.sweep.plan import EarlierStart, make_plan
 from mcnn_ray.sweep.studies import open_studies
@@ -48,6 +48,16 @@ def test_time_of_training_grows_with_the_steps_and_the_width(look):
     assert wide.training_s > 1.5 * short.training_s
     assert wide.disk_bytes > 2 * short.disk_bytes
     assert wide.memory_bytes > short.memory_bytes
+
+
+@pytest.mark.parametrize("method", ["bc", "bet", "diff", "ibc", "lstm-gmm"])
+def test_time_of_training_is_that_of_products_and_what_comes_with_them(look, monkeypatch, method):
+    monkeypatch.setattr("mcnn_ray.sweep.outlook.product_rate", lambda: 1e10)
+    plan, ahead = look(method=method)
+    cost = step_cost(next(iter(plan.members.values())), (45, 24))
+    assert ahead().training_s == pytest.approx(10_000 * cost.flop / cost.share / 1e10)  # two members, on two CPUs
+    assert 0.2 < cost.share < 1.0
+    assert (cost.act_flop > 0) == (method != "bc")
 
 
 def test_time_of_rollouts_grows_with_the_actions_that_ibc_compares(look):
