@@ -161,6 +161,7 @@ def product_rate() -> float:
     """Return the operations a second of a matrix product on one thread."""
     square, threads, products = torch.ones(_WIDTH, _WIDTH), torch.get_num_threads(), 0
     torch.set_num_threads(1)
+    square @ square  # the first product of a process loads its library, which can take longer than all the others
     started = time.perf_counter()
     while time.perf_counter() - started < _TIMED_S:
         square @ square

@@ -22,7 +22,7 @@ __all__ = ["StackedMlp", "StackedNetwork", "beside_one", "row_length"]
 aten = torch.ops.aten
 
 _ALIGNED = 32  # numbers: every layer starts on a 128-byte line, which wide loads want
-_ROW = 8  # numbers: so does every fourth row of what a product reads
+_ROW = 8  # numbers: so does every fourth row of the layers' inputs, and of weights whose rows are an output's
 
 
 class StackedNetwork(Protocol):

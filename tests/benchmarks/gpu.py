@@ -1,12 +1,16 @@
-"""All that needs a GPU, checked and timed in one run, with what `mcnn_ray.bench` needs and nothing else.
+"""The packs and memories that a GPU is for, checked and timed in one run.
+
+It needs what `mcnn_ray.bench` needs and nothing else.
 
 Checked: packs learn the same there as on the CPU, and the same bits when repeated; TF32 changes the error on held-out
 rows by no more than a training seed does; neural gas repeats its bits and is as good as on the CPU; the nearest memory
 is the same one. Timed: `mcnn bench train` in float32 and TF32, `mcnn bench memories`. A part that fails is reported
 with its traceback, and the others go on; the exit status is 1 then.
 
-    python tests/benchmarks/gpu.py --out gpu.json
-    python tests/benchmarks/gpu.py --out cpu.json --device cpu --members 1,4 --steps 200 --points 20000 --memories 2000
+Not covered: networks of a user's own, the methods that go by autograd, batches shared by several GPUs, encoders.
+
+    PYTHONPATH=. python tests/benchmarks/gpu.py --out gpu.json
+    PYTHONPATH=. python tests/benchmarks/gpu.py --out cpu.json --device cpu --members 1,4 --points 20000 --memories 2000
 """
 
 import argparse
@@ -69,9 +73,9 @@ def check_packs(device):
     first, parameters, _ = pack_losses(members, there, 300)
     second, again, _ = pack_losses(members, there, 300)
     here, _, _ = pack_losses(members, training_data(obs_ND, actions_NA, "cpu"), 300)
-    difference = float(np.abs(first - here).max() / here.max())
+    difference = float((np.abs(first - here).max(0) / here.max(0)).max())
     repeats = bool((first == second).all() and (parameters == again).all())
-    return {"largest_difference": difference, "repeats": repeats, "holds": difference < 1e-2 and repeats}
+    return {"largest_difference": difference, "repeats": repeats, "holds": difference < 1e-4 and repeats}
 
 
 def held_out_errors(data, obs_ND, actions_NA, steps):
@@ -94,15 +98,18 @@ def check_tf32(device, steps):
     data = training_data(obs_ND, actions_NA, device)
     exact = held_out_errors(data, obs_ND, actions_NA, steps)
     torch.set_float32_matmul_precision("high")
-    fast = held_out_errors(data, obs_ND, actions_NA, steps)
-    torch.set_float32_matmul_precision("highest")
+    try:
+        fast = held_out_errors(data, obs_ND, actions_NA, steps)
+    finally:
+        torch.set_float32_matmul_precision("highest")
     found = {"float32": exact.tolist(), "tf32": fast.tolist(), "seeds": SEEDS, "steps": steps}
     low, high = map(float, ttest_1samp(fast - exact, 0.0).confidence_interval(0.95))
     return found | {
         "difference": float((fast - exact).mean()),
         "interval_95": [low, high],
         "deviation_of_seeds": float(exact.std(ddof=1)),
-        "holds": bool(low <= 0.0 <= high or abs((fast - exact).mean()) < exact.std(ddof=1)),
+        "used": bool((fast != exact).any()) or device == "cpu",
+        "holds": bool(abs((fast - exact).mean()) < exact.std(ddof=1) and ((fast != exact).any() or device == "cpu")),
     }
 
 

@@ -20,6 +20,7 @@ import torch
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from threadpoolctl import threadpool_limits
 
 from mcnn_ray.config import SweepConfig
 from mcnn_ray.data.collect import collect_episodes
@@ -130,6 +131,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, help="measure neighbours among so many steps instead")
     asked = parser.parse_args()
     torch.set_num_threads(1)
+    threadpool_limits(1)  # policies multiply in numpy
     if asked.rows:
         found = measure_neighbours(asked.rows, asked.seconds)
     else:

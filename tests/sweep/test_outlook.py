@@ -7,6 +7,7 @@ import pytest
 
 from mcnn_ray.config import SweepConfig
 from mcnn_ray.errors import ConfigError
+from mcnn_ray.member import make_member
 from mcnn_ray.sweep.capacity import measure_capacity, step_cost
 from mcnn_ray.sweep.outlook import look_ahead
 from mcnn_ray.sweep.plan import EarlierStart, make_plan
@@ -58,6 +59,13 @@ def test_time_of_training_is_that_of_products_and_what_comes_with_them(look, mon
     assert ahead().training_s == pytest.approx(10_000 * cost.flop / cost.share / 1e10)  # two members, on two CPUs
     assert 0.2 < cost.share < 1.0
     assert (cost.act_flop > 0) == (method != "bc")
+
+
+def test_small_u_nets_are_told_to_be_further_from_the_limit_than_large_ones():
+    small, large = (
+        make_member(method="diff", seed=0, steps=10, preset="kitchen", options={"width": width}) for width in (16, 256)
+    )
+    assert step_cost(small, (59, 9)).share < 0.5 * step_cost(large, (59, 9)).share
 
 
 def test_time_of_rollouts_grows_with_the_actions_that_ibc_compares(look):
