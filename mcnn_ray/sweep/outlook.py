@@ -97,7 +97,8 @@ def look_ahead(
     episodes = config.episodes if episodes is None else episodes
     steps = len(silent) * episodes * horizon
     step_s = step_seconds(env) if steps else None
-    acting_s = episodes * horizon * _acting_s([plan.members[identity] for identity in silent], studies)
+    rate = product_rate()
+    acting_s = episodes * horizon * _acting_s([plan.members[identity] for identity in silent], studies, rate)
     acting_s += steps * _seeing_s(studies.encoder) if steps and studies.encoder is not None else 0.0
     outlook = Outlook(
         members=len(plan.members),
@@ -107,7 +108,7 @@ def look_ahead(
         memory_bytes=_memory(packs, studies, capacity),
         disk_bytes=_disk(packs, studies) + _NUMBER * steps * int(np.prod(env.action_space.shape or (1,))),
         episodes=len(silent) * episodes,
-        training_s=None if cluster_gpus() or config.backbone else _training_s(packs, studies, capacity),
+        training_s=None if cluster_gpus() or config.backbone else _training_s(packs, studies, capacity, rate),
         rollout_s=None if step_s is None else (steps * step_s + acting_s) / cluster_cpus(),
     )
     env.close()
@@ -132,18 +133,16 @@ def _disk(packs: Sequence[PlannedPack], studies: Studies) -> int:
     return int(_NUMBER * numbers)
 
 
-def _training_s(packs: Sequence[PlannedPack], studies: Studies, capacity: Capacity) -> float:
+def _training_s(packs: Sequence[PlannedPack], studies: Studies, capacity: Capacity, rate: float) -> float:
     members = [member for pack in packs for member in pack.members.values()]
     if not members:
         return 0.0
-    return training_s(members, studies.widths, product_rate()) / min(capacity.packs_at_once, len(packs))
+    return training_s(members, studies.widths, rate) / min(capacity.packs_at_once, len(packs))
 
 
-def _acting_s(members: Sequence[Member], studies: Studies) -> float:
+def _acting_s(members: Sequence[Member], studies: Studies, rate: float) -> float:
     """Return the seconds of one action of each, as far as its network is what takes the time."""
-    slow = [member for member in members if member.family in LEARNERS]
-    rate = product_rate() if slow else 1.0
-    return sum(step_cost(member, studies.widths).act_s(rate) for member in slow)
+    return sum(step_cost(member, studies.widths).act_s(rate) for member in members if member.family in LEARNERS)
 
 
 def _seeing_s(encoder: Encoder) -> float:

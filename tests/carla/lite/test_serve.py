@@ -1,7 +1,5 @@
 """The server as a process: what it is given, what it is sent, how it ends."""
 
-import contextlib
-import random
 import re
 import signal
 import socket
@@ -14,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mcnn_ray.carla.ports import lease_block
 from tests.carla.lite.processes import RawClient, ended_by, lite_server
 
 SERVE = [sys.executable, "-m", "mcnn_ray", "carla", "serve"]
@@ -32,21 +31,17 @@ def test_server_listens_on_127_0_0_1_alone():
     assert sorted(map(tuple, listening)) == [("127.0.0.1", port), ("127.0.0.1", port + 1)]
 
 
-def one_of_two_free_ports(taken):
-    """Hold the first or the second of two neighbouring free ports, below those that the system gives to others."""
-    for port in random.sample(range(20_000, 30_000), 100):
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port + 1 - taken)):
-            return socket.create_server(("127.0.0.1", port + taken))
-    raise OSError("no two neighbouring ports are free")
-
-
 @pytest.mark.parametrize("taken", [0, 1])
-def test_taken_port_is_one_sentence_that_names_it(taken):
-    with one_of_two_free_ports(taken) as holder:
-        port = holder.getsockname()[1]
-        done = subprocess.run(
-            [*SERVE, "--lite", "--port", str(port - taken)], capture_output=True, text=True, timeout=60
-        )
+def test_taken_port_is_one_sentence_that_names_it(taken, tmp_path):
+    lease = lease_block(tmp_path)
+    port = lease.port + taken
+    try:
+        with socket.create_server(("127.0.0.1", port)):
+            done = subprocess.run(
+                [*SERVE, "--lite", "--port", str(lease.port)], capture_output=True, text=True, timeout=60
+            )
+    finally:
+        lease.release()
     assert done.returncode == 1
     assert re.fullmatch(rf"error: port {port} .*--port.*\n", done.stderr)
 
